@@ -1,0 +1,203 @@
+"""The nouns: what moves between a game, a channel and an attack, and who may see it.
+
+A Game deals challenges through a Channel; an Attack sees only the View; measures see only
+the Transcript. Everything else in the package is one of these, or a function of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.dataset import Batch, Dataset
+
+Layers = Mapping[str, Tensor]  # parameter name -> (trials, *shape), in model order
+Params = Mapping[str, Tensor]  # parameter name -> shape
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean loss, as F.cross_entropy
+Guess = Callable[["View"], Tensor]  # log evidence (rounds, t, m), scores (t,), or reconstructions
+
+
+def flatten(layers: Layers) -> Tensor:
+    """Every layer of every trial in one row: (trials, parameters), in model order."""
+    return torch.cat([tensor.flatten(1) for tensor in layers.values()], dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What crosses the wire in one round: the layers of every trial, and the public model.
+
+    Trials come in blocks that are computed when they are asked for, so that memory is bounded
+    by a block whatever the number of trials; ``blocks()`` can be called again and says the same.
+    """
+
+    params: Params
+    blocks: Callable[[], Iterator[Layers]]
+
+    @property
+    def layers(self) -> Layers:
+        """All blocks at once, for when they are known to be small."""
+        blocks = list(self.blocks())
+        return {name: torch.cat([block[name] for block in blocks]) for name in blocks[0]}
+
+    @staticmethod
+    def of(layers: Layers, params: Params | None = None) -> Release:
+        """A release whose layers are already there."""
+        return Release(params or {}, lambda: iter([layers]))
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """All an adversary ever sees: one release per observed round, and public side information."""
+
+    releases: tuple[Release, ...]
+    public: Mapping[str, Tensor | Batch] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """What happened; the only place where secrets and guesses meet.
+
+    ``secrets`` (t,), ``guesses`` (t, m) posteriors or (t,) scores, ``prior`` (m,) the chances the
+    secret was drawn with. ``rounds`` (r, t, m) is each round's log evidence, ``belief`` (m,) the
+    prior the adversary used; ``blind`` (t, m) what the same adversary says from its side knowledge
+    alone, where it has any.
+    """
+
+    secrets: Tensor
+    guesses: Tensor
+    prior: Tensor
+    rounds: Tensor | None = None
+    belief: Tensor | None = None
+    blind: Tensor | None = None
+
+    @staticmethod
+    def of_rounds(
+        secrets: Tensor, rounds: Tensor, prior: Tensor, *, belief: Tensor, blind: Tensor | None = None
+    ) -> Transcript:
+        """Bayes' rule over rounds, equation 5 of paper 000 for evidence learned at equal odds."""
+        guesses = _posterior(rounds.sum(0), belief)
+        return Transcript(secrets, guesses, prior, rounds, belief, blind)
+
+    def single(self, i: int) -> Transcript:
+        """What an adversary would have said who saw round ``i`` only."""
+        return self._seen(slice(i, i + 1))
+
+    def after(self, n: int) -> Transcript:
+        """What the adversary said after the first ``n`` rounds."""
+        return self._seen(slice(0, n))
+
+    def _seen(self, rounds: slice) -> Transcript:
+        if self.rounds is None or self.belief is None:
+            return self
+        guesses = _posterior(self.rounds[rounds].sum(0), self.belief)
+        return replace(self, guesses=guesses, rounds=self.rounds[rounds])
+
+
+def _posterior(evidence: Tensor, belief: Tensor) -> Tensor:
+    return torch.softmax(evidence.double() + belief.double().log(), dim=-1)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number that is never without its interval: ``low`` to ``high`` at ``level``, from ``n``
+    trials, by ``method``."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    level: float
+    n: int
+    method: str
+
+
+@runtime_checkable
+class Channel(Protocol):
+    """From private batches to what crosses the wire. ``secret`` (t,) is what the batches share:
+    honest channels ignore it, `Plain` gives it away, and some defenses are allowed to use it."""
+
+    def __call__(
+        self, batch: Batch, secret: Tensor, rng: torch.Generator
+    ) -> tuple[Release, ...]: ...
+
+
+@runtime_checkable
+class Game(Protocol):
+    """Who draws what. The secrets leave by ``deal`` only, and only `play` and simulations call it."""
+
+    @property
+    def chances(self) -> Tensor:
+        """The prior (m,) of the secret."""
+        ...
+
+    def deal(
+        self, channel: Channel, trials: int, rng: torch.Generator
+    ) -> tuple[View, Tensor]: ...
+
+    def on(self, data: Dataset) -> Game:
+        """The adversary's rehearsal: the same game on its public records, secrets at equal odds."""
+        ...
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """From what an adversary knows to how it guesses. It never sees the secrets of the real game."""
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """What the adversary may use: the game on public records, the channel it believes in (the
+    undefended one if it is static, the real one if it is adaptive), how many challenges it
+    rehearses, and the prior it holds (equal odds if None)."""
+
+    game: Game
+    channel: Channel
+    trials: int = 1_000
+    prior: Tensor | None = None
+
+    def simulate(self, rng: torch.Generator) -> tuple[View, Tensor]:
+        """The same ``deal`` on public records, through the channel the adversary believes in."""
+        return self.game.deal(self.channel, self.trials, rng)
+
+    @property
+    def belief(self) -> Tensor:
+        """The prior (m,) the adversary holds."""
+        if self.prior is not None:
+            return self.prior
+        m = len(self.game.chances)
+        return torch.full((m,), 1 / m, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Defense:
+    """No defense: the null object. A defense overrides one method and never calls super().
+
+    ``per_record``: ``release`` is given (t, k, *shape), one gradient per record, and returns the
+    batch's (t, *shape); otherwise it is given the batch's mean gradient.
+    """
+
+    per_record = False
+
+    def model(self, model: nn.Module) -> nn.Module:
+        """The model that is trained and shared."""
+        return model
+
+    def loss(self, loss: Loss) -> Loss:
+        """The loss it is trained with."""
+        return loss
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator) -> Layers:
+        """What is shared in place of ``layers``, both in the release and inside training."""
+        return layers
+
+
+def only(layers: Layers, names: Iterable[str]) -> Layers:
+    """The named layers, in the order of ``layers``."""
+    wanted = set(names)
+    return {name: tensor for name, tensor in layers.items() if name in wanted}

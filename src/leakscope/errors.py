@@ -1,0 +1,46 @@
+"""What can go wrong, and nothing else.
+
+    LeakscopeError            everything below; the command line prints it as one sentence, exit code 2
+    ├── ArgumentError         a setting breaks its rule
+    ├── DataError             a file or a table cannot be used as it is
+    ├── PlanError             a plan names something unknown or asks for something impossible
+    ├── StoreError            results cannot be written or read
+    └── MissingExtra          an optional dependency is not installed
+
+A message gives the argument, the rule, the value and the way out.
+"""
+
+from __future__ import annotations
+
+
+class LeakscopeError(Exception):
+    """Something the user can put right; the message says how."""
+
+
+class ArgumentError(LeakscopeError):
+    """A setting breaks its rule."""
+
+
+class DataError(LeakscopeError):
+    """A file or a table cannot be used as it is."""
+
+
+class PlanError(LeakscopeError):
+    """A plan names something unknown or asks for something impossible."""
+
+
+class StoreError(LeakscopeError):
+    """Results cannot be written or read."""
+
+
+class MissingExtra(LeakscopeError):
+    """An optional dependency is not installed."""
+
+
+def require(
+    holds: bool, argument: str, rule: str, value: object, *, way_out: str = ""
+) -> None:
+    """Raise ``ArgumentError`` unless ``holds``, in the house form of a message."""
+    if not holds:
+        ending = f"; {way_out}" if way_out else ""
+        raise ArgumentError(f"{argument} must be {rule}, got {value!r}{ending}.")

@@ -1,0 +1,27 @@
+"""Randomness is an argument: a seed and a role give a generator, a generator gives more.
+
+Roles are hashed, so a role's stream depends on nothing but the seed and its own name:
+adding a role, or running cells in another order or on another process, changes no number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+
+
+def seeded(seed: int, *roles: str | int) -> torch.Generator:
+    """The generator of one role, such as ``seeded(0, "split")``."""
+    digest = hashlib.sha256(repr((seed, *roles)).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
+def fork(rng: torch.Generator, n: int) -> list[torch.Generator]:
+    """``n`` generators that go on independently of each other and of ``rng``."""
+    return [torch.Generator().manual_seed(integer(rng)) for _ in range(n)]
+
+
+def integer(rng: torch.Generator) -> int:
+    """A seed for a library that takes integers (scikit-learn takes 32 bits)."""
+    return int(torch.randint(2**31 - 1, (1,), generator=rng))
