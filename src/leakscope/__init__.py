@@ -1,0 +1,99 @@
+"""Leakscope: what sharing gradients, model updates or representations gives away.
+
+A Game deals challenges through a Channel; an Attack sees only the View; measures see only the
+Transcript. Names are loaded when first used, so importing leakscope is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from typing import TYPE_CHECKING
+
+from leakscope.catalogue import CATALOGUE
+
+if TYPE_CHECKING:
+    from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
+    from leakscope.attacks.posterior import Posterior
+    from leakscope.attacks.reductions import PCA, Flat, MaxPool
+    from leakscope.attacks.users import Prototype
+    from leakscope.audits import audit
+    from leakscope.channels import GradientChannel, Plain, Silent, Through
+    from leakscope.core import Defense, Estimate, Knowledge, Release, Transcript, View
+    from leakscope.data import from_csv, from_npz, load
+    from leakscope.dataset import Batch, Column, Dataset
+    from leakscope.games import Distribution, Inference, UserInference
+    from leakscope.measures.success import (
+        advantage,
+        auroc,
+        guessing,
+        over_seeds,
+        roc,
+        success_rate,
+        tpr_at_fpr,
+    )
+    from leakscope.measures.utility import accuracy, task_auroc
+    from leakscope.models import CNN, MLP, Linear
+    from leakscope.referee import play
+    from leakscope.rng import seeded
+
+__version__ = metadata.version("leakscope")
+
+__all__ = [
+    "CNN",
+    "LDA",
+    "MLP",
+    "PCA",
+    "QDA",
+    "Batch",
+    "Column",
+    "Dataset",
+    "Defense",
+    "Distribution",
+    "Estimate",
+    "Flat",
+    "GradientChannel",
+    "Inference",
+    "Knowledge",
+    "Linear",
+    "Logistic",
+    "MaxPool",
+    "NaiveBayes",
+    "Perceptron",
+    "Plain",
+    "Posterior",
+    "Prototype",
+    "RandomForest",
+    "Release",
+    "Silent",
+    "Through",
+    "Transcript",
+    "UserInference",
+    "View",
+    "accuracy",
+    "advantage",
+    "audit",
+    "auroc",
+    "from_csv",
+    "from_npz",
+    "guessing",
+    "load",
+    "over_seeds",
+    "play",
+    "roc",
+    "seeded",
+    "success_rate",
+    "task_auroc",
+    "tpr_at_fpr",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in CATALOGUE:
+        return getattr(import_module(CATALOGUE[name].module), name)
+    if name in ("data", "gradients", "training"):
+        return import_module(f"leakscope.{name}")
+    raise AttributeError(f"module 'leakscope' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -120,9 +120,7 @@ class Channel(Protocol):
     """From private batches to what crosses the wire. ``secret`` (t,) is what the batches share:
     honest channels ignore it, `Plain` gives it away, and some defenses are allowed to use it."""
 
-    def __call__(
-        self, batch: Batch, secret: Tensor, rng: torch.Generator
-    ) -> tuple[Release, ...]: ...
+    def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]: ...
 
 
 @runtime_checkable
@@ -134,9 +132,7 @@ class Game(Protocol):
         """The prior (m,) of the secret."""
         ...
 
-    def deal(
-        self, channel: Channel, trials: int, rng: torch.Generator
-    ) -> tuple[View, Tensor]: ...
+    def deal(self, channel: Channel, trials: int, rng: torch.Generator) -> tuple[View, Tensor]: ...
 
     def on(self, data: Dataset) -> Game:
         """The adversary's rehearsal: the same game on its public records, secrets at equal odds."""

@@ -34,8 +34,9 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """``x`` (n, ...) float, ``y`` (n,) integer labels, ``private`` column -> (n,) integer codes.
+    """Records, the task's label, and what is private about each.
 
+    ``x`` (n, ...) float, ``y`` (n,) integer labels, ``private`` column -> (n,) integer codes.
     ``columns`` says where a table's columns stand in ``x`` (empty for images and features);
     ``values`` names the codes of the label and of the private columns, for people to read.
     """

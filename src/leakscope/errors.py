@@ -37,9 +37,7 @@ class MissingExtra(LeakscopeError):
     """An optional dependency is not installed."""
 
 
-def require(
-    holds: bool, argument: str, rule: str, value: object, *, way_out: str = ""
-) -> None:
+def require(holds: bool, argument: str, rule: str, value: object, *, way_out: str = "") -> None:
     """Raise ``ArgumentError`` unless ``holds``, in the house form of a message."""
     if not holds:
         ending = f"; {way_out}" if way_out else ""

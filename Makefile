@@ -1,0 +1,40 @@
+# make audit   set everything up in .venv and audit the Adult data that ships with the package
+# make test    set everything up and run lint, format check, type check and the whole suite
+
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+FILES  := src tests benchmarks
+
+.PHONY: audit test check tables bench clean
+
+audit: $(VENV)/.core
+	$(BIN)/leakscope audit adult
+
+test: $(VENV)/.dev check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check $(FILES)
+	$(BIN)/ruff format --check $(FILES)
+	$(BIN)/mypy
+
+tables: $(VENV)/.dev
+	$(BIN)/python -m leakscope.published README.md
+
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/gradients.py
+	$(BIN)/python benchmarks/attack.py
+
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/.core
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

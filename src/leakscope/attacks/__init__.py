@@ -1,0 +1,1 @@
+"""How an adversary turns what it knows into guesses."""

@@ -1,0 +1,94 @@
+"""The inference attack of paper 000, section 4: learn P(secret | gradient) on rehearsed games."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakscope.attacks.heads import Classifier, Head, RandomForest, fresh
+from leakscope.attacks.reductions import MaxPool, Reduction
+from leakscope.core import Guess, Knowledge, View
+from leakscope.errors import require
+from leakscope.rng import fork, integer
+
+Array = np.ndarray
+Model = Callable[[Array], Array]  # features (t, f) -> probabilities (t, m)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A fresh classifier per round on rehearsed releases with secrets at equal odds; rounds are
+    joined by Bayes' rule and the prior enters once (equation 5).
+
+    ``ordinal``: m-1 models of P(secret > i), for ordered secrets. ``votes``: probabilities are
+    smoothed as if counted from so many votes, (votes p + 1) / (votes + m), since forests say 0 and 1.
+    """
+
+    head: Head | Classifier = field(default_factory=RandomForest)
+    reduce: Reduction = field(default_factory=MaxPool)
+    ordinal: bool = False
+    votes: float = 50.0
+
+    def __post_init__(self) -> None:
+        require(self.votes > 0, "Posterior.votes", "positive", self.votes)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        deal, learn = fork(rng, 2)
+        view, secrets = knowledge.simulate(deal)
+        m = len(knowledge.belief)
+        steps = []
+        for release in view.releases:
+            features = self.reduce.fit(release, learn)
+            rehearsed = _beside(features(release), view)
+            steps.append((features, self._learn(rehearsed, secrets.numpy(), m, learn)))
+
+        def guess(view: View) -> Tensor:
+            rounds = []
+            for release, (features, model) in zip(view.releases, steps, strict=True):
+                said = torch.from_numpy(model(_beside(features(release), view))).double()
+                rounds.append(((self.votes * said + 1) / (self.votes + m)).log())
+            return torch.stack(rounds)
+
+        return guess
+
+    def _learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+        if not np.ptp(features, axis=0).any():  # nothing varies, nothing to learn
+            return lambda unseen: np.full((len(unseen), m), 1 / m)
+        learn = _ordinal if self.ordinal and m > 2 else _nominal
+        return learn(self.head, features, secrets, m, rng)
+
+
+def _beside(features: Tensor, view: View) -> Array:
+    """Features of the release with the side knowledge, if any, in front."""
+    known = view.public.get("known")
+    parts = [known, features] if isinstance(known, Tensor) else [features]
+    return torch.cat(parts, dim=1).float().numpy()
+
+
+def _nominal(head: Head | Classifier, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+    fitted = fresh(head, integer(rng)).fit(features, secrets)
+
+    def probabilities(unseen: Array) -> Array:
+        full = np.zeros((len(unseen), m))
+        full[:, fitted.classes_] = fitted.predict_proba(unseen)
+        return full
+
+    return probabilities
+
+
+def _ordinal(head: Head | Classifier, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+    """P(a = i) = P(a > i-1) - P(a > i), section 4.1; differences below 0 are clipped and the rest
+    renormalised."""
+    above = [_nominal(head, features, (secrets > i).astype(int), 2, rng) for i in range(m - 1)]
+
+    def probabilities(unseen: Array) -> Array:
+        beyond = [model(unseen)[:, 1] for model in above]
+        steps = np.stack([np.ones(len(unseen)), *beyond, np.zeros(len(unseen))])
+        full = np.clip(steps[:-1] - steps[1:], 0, None).T
+        return np.asarray(full / full.sum(1, keepdims=True))
+
+    return probabilities

@@ -1,0 +1,91 @@
+"""The public names: where each lives, what role it plays, and what it is in one line.
+
+Kept apart from the modules themselves so that help, lists and usage errors need no torch;
+a test holds it equal to the modules' own docstrings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public name."""
+
+    module: str
+    role: str
+    line: str
+
+
+_TABLE = """
+Inference       game      games              Tell which value of a private column a batch's records share.
+Distribution    game      games              Tell in which of ``bins`` ranges the share of records with a property lies.
+UserInference   game      games              Tell which of ``candidates`` people a batch belongs to, people never met before.
+Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
+Prototype       attack    attacks.users      The nearest candidate in an embedding learned by telling other people apart.
+RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
+NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
+LDA             head      attacks.heads      Linear discriminant analysis; the covariance is pulled towards the identity.
+QDA             head      attacks.heads      Quadratic discriminant analysis; each covariance is pulled towards the identity.
+Perceptron      head      attacks.heads      Neural network with one hidden layer of 100.
+Logistic        head      attacks.heads      Logistic regression; ``strength`` is the inverse of the ridge penalty.
+MaxPool         reduction attacks.reductions The largest of every ``width`` neighbours, sign kept.
+PCA             reduction attacks.reductions Principal components of the rehearsed gradients.
+Flat            reduction attacks.reductions The gradient as it is.
+Defense         defense   core               No defense: the null object.
+MLP             model     models             Fully connected ReLU net; 32-16 for tables, 64-64 for speech.
+CNN             model     models             The convolutional net of paper 000, table 3, for images of 32 x 32 pixels.
+Linear          model     models             One linear layer; ``zeros`` starts it at zero, where gradients have a closed form.
+GradientChannel channel   channels           Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
+Through         channel   channels           The same channel seen through some of its layers only.
+Silent          channel   channels           Releases nothing: through it no attack may find anything.
+Plain           channel   channels           Releases the secret's code, bit by bit: through it every attack must find everything.
+success_rate    measure   measures.success   How often the likeliest secret was the right one (ASR).
+advantage       measure   measures.success   The share of the gap between guessing and certainty that the release closed.
+auroc           measure   measures.success   Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
+tpr_at_fpr      measure   measures.success   Largest true positive rate of a threshold whose false positive rate is at most ``fpr``.
+roc             measure   measures.success   The ROC curve as (false, true) positive rates.
+guessing        measure   measures.success   The best success rate without the release.
+over_seeds      measure   measures.success   The mean over seeds with Student's interval.
+accuracy        measure   measures.utility   Share of records whose likeliest label is right.
+task_auroc      measure   measures.utility   AUROC of the task, macro one-vs-rest over the labels that occur.
+load            data      data               The dataset called ``name``.
+from_csv        data      data               A CSV (or .csv.gz) with a header.
+from_npz        data      data               Arrays of an npz file by name; nothing in it is unpickled.
+Batch           noun      dataset            Batches drawn from ``data``.
+Column          noun      dataset            One column of a table and the positions ``start:stop`` it takes in ``x``.
+Dataset         noun      dataset            Records, the task's label, and what is private about each.
+Estimate        noun      core               A number that is never without its interval.
+Knowledge       noun      core               What the adversary may use.
+Release         noun      core               What crosses the wire in one round.
+Transcript      noun      core               What happened; the only place where secrets and guesses meet.
+View            noun      core               All an adversary ever sees.
+play            verb      referee            The adversary learns from its knowledge, the game deals, the adversary guesses.
+audit           verb      audits             Every secret of a dataset, attacked through one victim's gradients.
+seeded          verb      rng                The generator of one role.
+"""
+
+CATALOGUE: dict[str, Entry] = {
+    name: Entry(f"leakscope.{module}", role, line)
+    for name, role, module, line in (row.split(None, 3) for row in _TABLE.strip().splitlines())
+}
+
+DATA = {
+    "adult": "Census table of 48,842 people, income; ships with leakscope.",
+    "digits": "Handwritten digits, 1,797 images of 8 x 8; ships with scikit-learn.",
+    "synthetic": "Made-up records whose best possible attack is known in closed form.",
+    "health": "Insurance claims of 55,924 members, illness (LEAKSCOPE_DATA/health.npz).",
+    "cremad": "Speech features of 91 speakers, emotion (LEAKSCOPE_DATA/cremad_emobase.npz).",
+    "celeba": "Faces of 1,200 people, 40 attributes (LEAKSCOPE_DATA/celeba32.npz).",
+    "utkface": "Faces, age group, ethnicity and gender (LEAKSCOPE_DATA/utkface32.npz).",
+    "uci-adult": "Adult from UCI's files: a folder with adult.data and adult.test.",
+    "celeba-folder": "CelebA as published: img_align_celeba/ and its two lists.",
+    "utkface-folder": "UTKFace as published: a folder of age_gender_race_date.jpg.",
+    "cremad-folder": "CREMA-D as published: wav files and VideoDemographics.csv.",
+}
+
+
+def roles(*wanted: str) -> dict[str, Entry]:
+    """The entries of these roles, in catalogue order."""
+    return {name: entry for name, entry in CATALOGUE.items() if entry.role in wanted}

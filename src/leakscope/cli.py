@@ -1,0 +1,325 @@
+"""The command line: thin. Nothing heavy is imported before it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from leakscope.errors import LeakscopeError
+
+if TYPE_CHECKING:
+    from leakscope.plan import Plan
+    from leakscope.store import Result
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Cells run at the same time.  [default: the number of cores]", show_default=False),
+]
+Trust = Annotated[
+    list[str] | None, typer.Option(help="A Python module whose code plans may call.", show_default=False)
+]
+
+
+@app.callback()
+def about(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+) -> None:
+    """What does sharing gradients give away, and to whom?
+
+    Leakscope trains a model the way a federation would, shows an honest-but-curious adversary the
+    gradients that cross the wire, and measures what it learns about the private records: an
+    attribute, a property outside the data, a distribution, or who a batch belongs to. Every number
+    comes with an interval and the success of guessing without the gradients.
+
+    Start with:  leakscope audit adult
+    """
+
+
+@app.command()
+def audit(
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="A known dataset (see: leakscope list), or the path of a .csv, .csv.gz or .npz file."
+        ),
+    ] = "adult",
+    label: Annotated[
+        str | None,
+        typer.Option(help="The column the model learns to predict (files only).", show_default=False),
+    ] = None,
+    secret: Annotated[
+        str | None, typer.Option(help="The private column the adversary is after.", show_default=False)
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="The column that says whose record it is; adds user inference.", show_default=False
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to leave out of the inputs; can be repeated.", show_default=False),
+    ] = None,
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column the adversary knows of the private records ('*': all others); can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own torch.nn.Module by import path, such as my_nets.Net; needs --trust.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Records behind one gradient.", min=1)] = 16,
+    rounds: Annotated[int, typer.Option(help="Rounds trained and observed.", min=1)] = 5,
+    trials: Annotated[int, typer.Option(help="Challenges the adversary has to answer.", min=2)] = 1_000,
+    rehearsals: Annotated[
+        int, typer.Option(help="Challenges the adversary rehearses on public records.", min=2)
+    ] = 2_000,
+    seeds: Annotated[
+        int, typer.Option(help="Victims trained independently; their spread is reported.", min=1)
+    ] = 1,
+    output: Output = None,
+    jobs: Jobs = None,
+    trust: Trust = None,
+) -> None:
+    """Measure what the gradients of a model trained on DATA give away, and write a report.
+
+    \b
+    leakscope audit adult
+    leakscope audit patients.csv --label mortality --secret gender
+    """
+    import tomli_w
+
+    from leakscope import audits, experiment, plan
+
+    table = _table(data, label=label, secret=secret, user=user, drop=drop or [])
+    wanted = secret or audits.SECRETS.get(data)
+    if wanted is None:
+        raise click.UsageError("--secret is missing: name the private column the adversary is after.")
+    records = experiment.dataset(table)
+    name = Path(data).name.split(".")[0]
+    document = audits.document(
+        records,
+        table,
+        secret=wanted,
+        user=user,
+        known=known or [],
+        model={"name": model} if model else None,
+        batch=batch,
+        rounds=rounds,
+        trials=trials,
+        rehearsals=rehearsals,
+        seeds=seeds,
+        name=f"audit of {name}",
+    )
+    checked = plan.from_document(document, trusted=trust or [], where="the audit")
+    _run(checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or [])
+
+
+@app.command()
+def run(
+    plan: Annotated[Path, typer.Argument(help="A TOML plan.")],
+    output: Output = None,
+    jobs: Jobs = None,
+    trust: Trust = None,
+) -> None:
+    """Run the cells of a PLAN, or those that are still missing, and write a report.
+
+    Interrupted work is taken up by the same command: finished cells are kept. A folder that an audit
+    or a run wrote can be given in place of its plan.
+    """
+    from leakscope import plan as plans
+
+    source = plan / "plan.toml" if plan.is_dir() else plan
+    checked = plans.read(source, trusted=trust or [])
+    folder = output or (plan if plan.is_dir() else Path(plan.stem))
+    _run(checked, source.read_text(encoding="utf-8"), folder, jobs=jobs, trust=trust or [])
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that an audit or a run wrote.")],
+) -> None:
+    """Write the report of a results FOLDER again, from its files alone."""
+    from leakscope import report as reports
+
+    typer.echo(f"Report: {reports.write(folder)}")
+
+
+@app.command("list")
+def list_() -> None:
+    """List games, attacks, heads, reductions, defenses, models, measures and data."""
+    from leakscope.catalogue import DATA, roles
+
+    for title, role in [
+        ("Games", "game"), ("Attacks", "attack"), ("Heads", "head"), ("Reductions", "reduction"),
+        ("Defenses", "defense"), ("Models", "model"), ("Measures", "measure"),
+    ]:  # fmt: skip
+        _listing(title, {name: entry.line for name, entry in roles(role).items()})
+    _listing("Data", DATA)
+
+
+@app.command()
+def papers(
+    paper: Annotated[
+        list[str] | None,
+        typer.Argument(help="Numbers of papers, such as 000; all if left out.", show_default=False),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="A figure or table, such as fig2; can be repeated.", show_default=False),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="Fewer seeds, rounds and trials: minutes instead of hours.")
+    ] = False,
+    record: Annotated[
+        bool, typer.Option(help="Keep the measured values as data beside the paper's (in a source checkout).")
+    ] = False,
+    output: Output = None,
+    jobs: Jobs = None,
+) -> None:
+    """Run a paper's experiments and print our numbers beside its own."""
+    from leakscope import published
+
+    for number in paper or published.documents():
+        plan, text, missing = published.plan(number, only=only or [], quick=quick)
+        if missing:
+            typer.echo(f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}.", err=True)
+        folder = output or Path("papers-results") / f"{number}-{plan.digest}"
+        results = _sweep(plan, text, folder, jobs=jobs, trust=[])
+        _print_table(published.HEADER, published.rows(published.entries(results, quick=quick)))
+        if record:
+            typer.echo(f"Recorded: {published.record(number, results, quick=quick)}")
+
+
+def main() -> None:
+    """The entry point: every mistake a user can put right is one sentence and exit code 2."""
+    debug = "--debug" in sys.argv[1:]
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as error:
+        code = _complain(error.format_message(), debug)
+    except LeakscopeError as error:
+        code = _complain(str(error), debug)
+    except KeyboardInterrupt:
+        typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
+        code = 130
+    except BrokenPipeError:
+        code = 141
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, debug: bool) -> int:
+    if debug:
+        raise
+    typer.echo(f"leakscope: {message}", err=True)
+    return 2
+
+
+def _table(
+    data: str, *, label: str | None, secret: str | None, user: str | None, drop: list[str]
+) -> dict[str, Any]:
+    """The plan's data table for what the user typed."""
+    from leakscope.data import files
+
+    path = Path(data)
+    if path.suffix not in (".csv", ".gz", ".npz"):
+        if drop:
+            return {"name": data, "without": drop}
+        return {"name": data}
+    if label is None or secret is None:
+        raise click.UsageError(f"{data!r} is a file: say which column is the --label and which the --secret.")
+    kind = "npz" if path.suffix == ".npz" else "csv"
+    table: dict[str, Any] = {"name": kind, "path": str(path.resolve()), "sha256": files.sha256(path)}
+    if kind == "npz":
+        return table | {"y": label, "secrets": [secret, *([user] if user else [])]}
+    table |= {"label": label, "secrets": [secret]}
+    if drop:
+        table["drop"] = drop
+    if user:
+        table["user"] = user
+    return table
+
+
+def _listing(title: str, lines: dict[str, str]) -> None:
+    typer.echo(f"{title}")
+    for name, line in lines.items():
+        typer.echo(f"  {name:<17}{line}")
+    typer.echo()
+
+
+def _print_table(header: list[str], rows: list[list[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*header, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table, highlight=False)
+
+
+def _sweep(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
+    """Run a plan under a progress bar."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from leakscope import sweep
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+        task = bar.add_task("checking the plan", total=None)
+        sweep.check(plan, trusted=trust)
+        bar.update(task, description=f"{len(plan.cell) * len(plan.seeds)} cells")
+
+        def step(finished: sweep.Step) -> None:
+            words = f"{finished.cell.id or finished.cell.game['name']}, seed {finished.seed}"
+            failed = finished.result.get("error")
+            console.print(
+                f"  {words}: {'failed: ' + failed if failed else _headline(finished.result)}", highlight=False
+            )
+            bar.update(task, completed=finished.done, total=finished.total)
+
+        return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step)
+
+
+def _run(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+    from leakscope import report as reports
+
+    results = _sweep(plan, text, folder, jobs=jobs, trust=trust)
+    typer.echo(f"Report: {reports.write(folder)}")
+    failed = sum("error" in result for result in results)
+    if failed:
+        raise LeakscopeError(f"{failed} of {len(results)} cells failed; the report says why.")
+
+
+def _headline(result: Result) -> str:
+    success, base = result["estimates"]["success"], result["guessing"]
+    return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"

@@ -1,0 +1,54 @@
+"""Datasets by name, and tables and arrays of your own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from leakscope.data.adult import adult, uci_adult
+from leakscope.data.arrays import digits, from_npz, health
+from leakscope.data.files import FOLDER
+from leakscope.data.gaussian import synthetic, synthetic_bayes
+from leakscope.data.images import celeba, celeba_folder, utkface, utkface_folder
+from leakscope.data.speech import cremad, cremad_folder
+from leakscope.data.tabular import from_csv
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError
+
+__all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "synthetic_bayes"]
+
+
+LOADERS: Mapping[str, Callable[..., Dataset]] = MappingProxyType(  # what each is: catalogue.DATA
+    {
+        "adult": adult,
+        "digits": digits,
+        "synthetic": synthetic,
+        "health": health,
+        "cremad": cremad,
+        "celeba": celeba,
+        "utkface": utkface,
+        "uci-adult": uci_adult,
+        "celeba-folder": celeba_folder,
+        "utkface-folder": utkface_folder,
+        "cremad-folder": cremad_folder,
+    }
+)
+
+
+def load(name: str, *, path: str | Path | None = None, **options: object) -> Dataset:
+    """The dataset called ``name`` (see ``LOADERS``), from ``path`` if it is not where it is expected."""
+    if name not in LOADERS:
+        raise DataError(
+            f"data must be one of {', '.join(LOADERS)}, got {name!r}; "
+            f"for a table or arrays of your own use from_csv or from_npz."
+        )
+    function = LOADERS[name]
+    if path is not None:
+        options["path"] = path
+    known = inspect.signature(function).parameters
+    for option in options:
+        if option not in known:
+            raise ArgumentError(f"{name} has no option {option!r}; it has: {', '.join(known) or 'none'}.")
+    return function(**options)

@@ -1,0 +1,142 @@
+"""Records that are already arrays: your own npz file, the digits, the Heritage Health table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakscope.data.files import Array, arrays, coded, listed, located, pixels
+from leakscope.dataset import Column, Dataset
+from leakscope.errors import DataError, require
+
+
+def from_npz(
+    path: str | Path,
+    *,
+    x: str = "x",
+    y: str = "y",
+    secrets: str | Sequence[str],
+    name: str | None = None,
+    memory: float | None = None,
+) -> Dataset:
+    """Arrays of an npz file by name; nothing in it is unpickled.
+
+    ``x`` as bytes of shape (n, height, width[, channels]) are images and become floats from 0 to
+    1, channels first; other numbers are kept. The label and the secrets are integers or words; an
+    array named after one of them with ``_names`` behind it gives the words for its integers.
+    """
+    path, secrets = Path(path), listed(secrets)
+    if y in secrets:
+        raise DataError(f"array {y!r} must be the label or a secret, and both name it; choose one.")
+    found = arrays(path, (x, y, *secrets), memory=memory)
+    records = _records(found[x], f"array {x!r} of {path}")
+    marked = {}
+    for column in (y, *secrets):
+        marked[column] = _marks(found[column], found.get(f"{column}_names"), f"array {column!r} of {path}")
+        if len(found[column]) != len(records):
+            raise DataError(
+                f"array {column!r} of {path} must have one value per record, and it has "
+                f"{len(found[column])} where {x!r} has {len(records)}; write it again."
+            )
+    return Dataset(
+        records,
+        marked[y][0],
+        {secret: marked[secret][0] for secret in secrets},
+        name=name or path.stem,
+        values={column: words for column, (_, words) in marked.items()},
+        label=y,
+    )
+
+
+def _records(x: Array, where: str) -> Tensor:
+    if x.dtype.kind not in "buif" or x.ndim < 2 or not x.size:
+        raise DataError(
+            f"{where} must hold numbers, one row per record, and it holds {x.dtype} of shape {x.shape}; "
+            f"write features as (n, inputs) and images as (n, height, width, channels)."
+        )
+    if x.dtype == np.uint8 and x.ndim == 3:
+        return pixels(x[..., None])
+    if x.dtype == np.uint8 and x.ndim == 4:
+        if x.shape[-1] in (1, 3, 4):
+            return pixels(x)
+        if x.shape[1] in (1, 3, 4):
+            return pixels(np.moveaxis(x, 1, -1))
+        raise DataError(f"{where} must have 1, 3 or 4 channels, and its shape is {x.shape}; put them last.")
+    with np.errstate(over="ignore"):
+        records = x.astype(np.float32)
+    if bad := int((~np.isfinite(records)).reshape(len(records), -1).any(1).sum()):
+        raise DataError(
+            f"{where} must be finite, and {bad} of {len(x)} records hold NaN or infinite numbers; "
+            f"fill or remove them."
+        )
+    return torch.from_numpy(records)
+
+
+def _marks(values: Array, names: Array | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
+    """The codes of a label or a secret, and their names."""
+    if values.ndim != 1 or values.dtype.kind not in "buiUS" or not len(values):
+        raise DataError(
+            f"{where} must hold integers or words, one per record, and it holds {values.dtype} of shape "
+            f"{values.shape}; bin numbers and write codes."
+        )
+    if values.dtype.kind == "S":
+        values = np.char.decode(values, "utf-8", "replace")
+    if names is not None and values.dtype.kind != "U":
+        codes, words = coded(values.astype(np.int64), names=names.tolist(), where=where)
+    else:
+        codes, words = coded(values)
+    if len(words) < 2:
+        raise DataError(f"{where} must have at least 2 values, and every record has {words[0]!r}.")
+    return codes, words
+
+
+def digits() -> Dataset:
+    """Handwritten digits (Alpaydin and Kaynak, UCI 1998) as scikit-learn ships them: 1,797 of 8 x 8."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    y = torch.from_numpy(bunch.target.astype(np.int64))
+    return Dataset(
+        torch.from_numpy(bunch.images.astype(np.float32)[:, None] / 16),
+        y,
+        {"even": (y % 2 == 0).long(), "digit": y},
+        name="digits",
+        values={"digit": tuple("0123456789"), "even": ("odd", "even")},
+        label="digit",
+    )
+
+
+def health(*, path: str | Path | None = None, inside: str | Sequence[str] = ("gender",)) -> Dataset:
+    """Heritage Health Prize, year 3: 55,924 members, 121 counts, is the Charlson index positive?
+
+    The table has no column of its own for gender and age; those named in ``inside`` are put into
+    ``x`` as dummies, so that they can be played as attributes and taken out as properties.
+    """
+    inside = listed(inside)
+    wanted = ("x", "charlson_positive", "gender", "gender_names", "age_band", "age_names", "feature_names")
+    found = arrays(located("health", path, "health.npz"), wanted)
+    marked = {
+        "gender": coded(found["gender"], names=found["gender_names"].tolist()),
+        "age_band": coded(found["age_band"], names=found["age_names"].tolist()),
+    }
+    require(set(inside) <= set(marked), "inside", f"among {', '.join(marked)}", inside)
+    parts = [torch.from_numpy(found["x"].astype(np.float32))]
+    columns = [Column(str(name), i, i + 1) for i, name in enumerate(found["feature_names"])]
+    for name in inside:
+        codes, words = marked[name]
+        start = columns[-1].stop
+        columns.append(Column(name, start, start + len(words), values=words, standardised=False))
+        parts.append(torch.nn.functional.one_hot(codes, len(words)).float())
+    return Dataset(
+        torch.cat(parts, 1),
+        torch.from_numpy(found["charlson_positive"].astype(np.int64)),
+        {name: codes for name, (codes, _) in marked.items()},
+        name="health",
+        columns=tuple(columns),
+        values={"charlson_positive": ("no", "yes")} | {name: words for name, (_, words) in marked.items()},
+        label="charlson_positive",
+    )

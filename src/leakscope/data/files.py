@@ -1,0 +1,159 @@
+"""Where files are, what is in them, and a plain sentence when they cannot be used."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from leakscope.errors import DataError
+
+FOLDER = "LEAKSCOPE_DATA"  # the environment variable that names the folder of data files
+COPIES = 3  # the records, their split, and the split scaled: what an audit holds at once
+Array = NDArray[Any]
+_BROKEN = (
+    OSError,
+    EOFError,
+    ValueError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,  # zipfile's word for an encrypted member
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+def located(name: str, path: str | Path | None, default: str) -> Path:
+    """``path``, or what ``default`` names inside the folder of LEAKSCOPE_DATA."""
+    if path is not None:
+        return Path(path)
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        raise DataError(
+            f"{name} needs {default}, which does not ship with leakscope, and {FOLDER} is not set; "
+            f"set {FOLDER} to the folder that holds {default}, or give path=."
+        )
+    if not (Path(folder) / default).exists():
+        raise DataError(
+            f"{name} needs {default}, and {FOLDER}={folder} does not hold it; put it there, or give path=."
+        )
+    return Path(folder) / default
+
+
+def as_file(path: str | Path) -> Path:
+    """The path of a file that is there."""
+    path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path} must be a file, and it is a folder; name a file inside it.")
+    if not path.exists():
+        raise DataError(f"{path} does not exist; check the spelling and the folder you are in.")
+    return path
+
+
+def as_folder(path: Path, *parts: str) -> Path:
+    """The path of a folder that is there and holds ``parts``."""
+    if not path.is_dir():
+        raise DataError(f"{path} must be a folder that exists; give the folder the data was unpacked in.")
+    for part in parts:
+        if not (path / part).exists():
+            raise DataError(f"{path} must hold {part}, and does not; unpack the original distribution there.")
+    return path
+
+
+def sha256(path: str | Path) -> str:
+    """The fingerprint of a file, by which a later run knows it has the same records."""
+    with as_file(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fits(need: float, path: Path, *, memory: float | None) -> None:
+    """Refuse what needs more than ``memory`` gigabytes (by default, what the machine has free)."""
+    limit = memory * 1e9 if memory is not None else free_memory()
+    if limit is not None and need > limit:
+        raise DataError(
+            f"{path.name} needs about {need / 1e9:.3g} GB of memory once encoded, and {limit / 1e9:.3g} GB "
+            f"are available; sample its rows, or drop columns with many values."
+        )
+
+
+def free_memory() -> float | None:
+    """The bytes a new program may use, or None where the system does not say."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return float(line.split()[1]) * 1024
+    if "SC_AVPHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def listed(names: str | Iterable[str]) -> tuple[str, ...]:
+    """Names, each once; one name may come without a tuple around it."""
+    return tuple(dict.fromkeys((names,) if isinstance(names, str) else names))
+
+
+def absent(name: str, known: Sequence[str], *, where: str, kind: str = "column") -> DataError:
+    """The refusal of a name that is not among those ``known``."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+    first = ", ".join(repr(one) for one in known[:8]) + (", ..." if len(known) > 8 else "")
+    meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
+    return DataError(f"{where} has no {kind} {name!r}{meant}; it has {first or 'none'}.")
+
+
+def arrays(path: Path, wanted: Sequence[str], *, memory: float | None = None) -> dict[str, Array]:
+    """The ``wanted`` arrays of an npz file, and every ``..._names`` array beside them; never unpickled."""
+    path = as_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {member.filename.removesuffix(".npy"): member.file_size for member in archive.infolist()}
+    except _BROKEN as error:
+        raise DataError(f"{path} is not an npz file that can be read ({error}); write it again.") from error
+    for name in wanted:
+        if name not in sizes:
+            raise absent(name, list(sizes), where=str(path), kind="array")
+    chosen = [*wanted, *(name for name in sizes if name.endswith("_names") and name not in wanted)]
+    # The float32 copy of bytes is four times their size, and the widest array dominates.
+    fits(sum(4.0 * COPIES * sizes[name] for name in chosen), path, memory=memory)
+    found = {}
+    for name in chosen:
+        try:
+            with np.load(path, allow_pickle=False) as archive:
+                found[name] = archive[name]
+        except _BROKEN as error:
+            reason = "it holds Python objects" if "pickle" in str(error) or "Object" in str(error) else error
+            raise DataError(
+                f"array {name!r} of {path} cannot be read ({reason}); write it again as numbers or text."
+            ) from error
+        if not isinstance(found[name], np.ndarray):
+            raise DataError(f"{name!r} of {path} is not an array; write the file with numpy.savez.")
+    return found
+
+
+def coded(
+    values: Array, *, names: Sequence[str] | None = None, where: str = "a column"
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Codes 0, 1, ... of the values that occur, and their names; ``names[v]`` names the value v."""
+    kinds, codes = np.unique(values, return_inverse=True)
+    if names is not None and len(kinds) and not 0 <= int(kinds[0]) <= int(kinds[-1]) < len(names):
+        raise DataError(
+            f"{where} must hold codes from 0 to {len(names) - 1}, as many as it has names, and they go from "
+            f"{kinds[0]} to {kinds[-1]}; write its names again."
+        )
+    words = tuple(str(kind) if names is None else str(names[int(kind)]) for kind in kinds)
+    return torch.from_numpy(codes.reshape(-1).astype(np.int64)), words
+
+
+def pixels(images: Array) -> Tensor:
+    """Images of bytes, channels last, as floats from 0 to 1, channels first."""
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(images, -1, 1), dtype=np.float32) / 255)

@@ -1,0 +1,162 @@
+"""Faces: CelebA and UTKFace, from compact npz files or from the folders as they were published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+from torch import Tensor
+
+from leakscope.data.files import Array, arrays, as_folder, coded, located, pixels
+from leakscope.dataset import Dataset
+from leakscope.errors import DataError, require
+
+ALIGNED = (178, 218)  # the width and height of an aligned CelebA image
+SQUARE = (0, 20, 178, 198)  # left, top, right, bottom: rows 20 to 197
+FIRST = ("High_Cheekbones", "Male")  # the attributes the papers infer
+AGES = ("0-30", "31-60", "61+")  # paper 000, section 5.1.1
+GENDERS = ("male", "female")
+ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
+_UTK = re.compile(r"(\d{1,3})_([01])_([0-4])_\d+\.jpg(\.chip\.jpg)?", re.IGNORECASE)
+T = TypeVar("T")
+
+
+def celeba(*, path: str | Path | None = None, label: str = "Smiling") -> Dataset:
+    """CelebA (Liu et al., ICCV 2015), celeba32.npz: one attribute is the task, the others are private."""
+    wanted = ("images", "identity", "attributes", "attribute_names")
+    found = arrays(located("celeba", path, "celeba32.npz"), wanted)
+    names = [str(name) for name in found["attribute_names"]]
+    return _celeba(pixels(found["images"]), found["identity"], found["attributes"], names, label=label)
+
+
+def celeba_folder(
+    *, path: str | Path | None = None, label: str = "Smiling", size: int = 32, limit: int | None = None
+) -> Dataset:
+    """CelebA as published: img_align_celeba/, list_attr_celeba.txt and identity_CelebA.txt.
+
+    Rows 20 to 197 of each aligned image, resized to ``size`` by Lanczos; ``limit`` images at most,
+    evenly spaced through the list.
+    """
+    parts = ("img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt")
+    folder = as_folder(located("celeba-folder", path, "CelebA"), *parts)
+    marks = _listing(folder / parts[1], skip=1)
+    people = _listing(folder / parts[2], names=["image", "identity"]).set_index("image")["identity"]
+    there = {file.name for file in (folder / parts[0]).iterdir()}
+    rows = [image for image in marks.index if image in there and image in people.index]
+    if not rows:
+        raise DataError(
+            f"{folder / parts[0]} must hold images that {parts[1]} and {parts[2]} list, and it holds none; "
+            f"unpack the original distribution there."
+        )
+    rows = spread(rows, limit)
+    images = _images([folder / parts[0] / row for row in rows], size, crop=_aligned)
+    attributes = (marks.loc[rows].to_numpy(dtype=np.int64) > 0).astype(np.int64)
+    names = [str(name) for name in marks.columns]
+    return _celeba(images, people.loc[rows].to_numpy(dtype=np.int64), attributes, names, label=label)
+
+
+def _celeba(images: Tensor, identity: Array, attributes: Array, names: list[str], *, label: str) -> Dataset:
+    require(label in names, "label", f"an attribute ({', '.join(names)})", label)
+    order = [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
+    codes = {name: coded(attributes[:, names.index(name)], names=("no", "yes")) for name in order}
+    codes["identity"] = coded(identity)
+    return Dataset(
+        images,
+        codes[label][0],
+        {name: column for name, (column, _) in codes.items() if name != label},
+        name="celeba",
+        values={name: words for name, (_, words) in codes.items()},
+        label=label,
+    )
+
+
+def _listing(path: Path, *, skip: int = 0, names: list[str] | None = None) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, sep=r"\s+", skiprows=skip, names=names, header=None if names else 0)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not CelebA's list ({str(error).strip()}); fetch it again.") from error
+
+
+def _aligned(image: Image.Image, file: Path) -> Image.Image:
+    if image.size != ALIGNED:
+        raise DataError(
+            f"{file} must be an aligned image of {ALIGNED[0]} x {ALIGNED[1]}, and it is "
+            f"{image.width} x {image.height}; use img_align_celeba."
+        )
+    return image.crop(SQUARE)
+
+
+def utkface(*, path: str | Path | None = None) -> Dataset:
+    """UTKFace (Zhang et al., CVPR 2017), utkface32.npz: three age groups; ethnicity "Others" is left out."""
+    found = arrays(located("utkface", path, "utkface32.npz"), ("images", "age", "gender", "ethnicity"))
+    known = found["ethnicity"] < ETHNICITIES.index("Others")
+    rows = [found[name][known].astype(np.int64) for name in ("age", "gender", "ethnicity")]
+    return _utkface(pixels(found["images"][known]), *rows)
+
+
+def utkface_folder(*, path: str | Path | None = None, size: int = 32, limit: int | None = None) -> Dataset:
+    """UTKFace as published: age_gender_race_date.jpg, resized to ``size`` by Lanczos.
+
+    Files with other names are left out, as is ethnicity "Others"; ``limit`` images at most, evenly
+    spaced through the names, which are sorted by age.
+    """
+    folder = as_folder(located("utkface-folder", path, "UTKFace"))
+    found = [(file, _UTK.fullmatch(file.name)) for file in sorted(folder.iterdir())]
+    faces = [(file, tuple(map(int, match.groups()[:3]))) for file, match in found if match]
+    faces = [(file, face) for file, face in faces if face[2] < ETHNICITIES.index("Others")]
+    if not faces:
+        raise DataError(
+            f"{folder} must hold images named age_gender_race_date.jpg with a race from 0 to 3, and none of "
+            f"its {len(found)} files is; give the folder of the images themselves."
+        )
+    faces = sorted(faces, key=lambda pair: (pair[1], pair[0].name))
+    faces = spread(faces, limit)
+    images = _images([file for file, _ in faces], size)
+    age, gender, ethnicity = np.asarray([face for _, face in faces], dtype=np.int64).T
+    return _utkface(images, age, gender, ethnicity)
+
+
+def _utkface(images: Tensor, age: Array, gender: Array, ethnicity: Array) -> Dataset:
+    codes = {
+        "age_group": coded(np.digitize(age, (31, 61)), names=AGES),
+        "ethnicity": coded(ethnicity, names=ETHNICITIES),
+        "gender": coded(gender, names=GENDERS),
+    }
+    return Dataset(
+        images,
+        codes["age_group"][0],
+        {name: codes[name][0] for name in ("ethnicity", "gender")},
+        name="utkface",
+        values={name: words for name, (_, words) in codes.items()},
+        label="age_group",
+    )
+
+
+def spread(rows: Sequence[T], limit: int | None) -> list[T]:
+    """At most ``limit`` of ``rows``, evenly spaced."""
+    require(limit is None or limit >= 2, "limit", "at least 2, or None for all", limit)
+    if limit is None or limit >= len(rows):
+        return list(rows)
+    return [rows[i * len(rows) // limit] for i in range(limit)]
+
+
+def _images(
+    files: Sequence[Path], size: int, *, crop: Callable[[Image.Image, Path], Image.Image] | None = None
+) -> Tensor:
+    require(size >= 1, "size", "at least 1 pixel", size)
+    stack = np.empty((len(files), size, size, 3), dtype=np.uint8)
+    for i, file in enumerate(files):
+        try:
+            with Image.open(file) as image:
+                picture = image.convert("RGB")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(f"{file} is not an image that can be read ({error}); fetch it again.") from error
+        if crop is not None:
+            picture = crop(picture, file)
+        stack[i] = np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
+    return pixels(stack)

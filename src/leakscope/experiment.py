@@ -1,0 +1,183 @@
+"""One cell, one seed: split, train the victim, play, measure. A result is a plain dictionary."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakscope import data as sources
+from leakscope.channels import GradientChannel
+from leakscope.core import Defense, Estimate, Game, Knowledge, Transcript
+from leakscope.dataset import Dataset
+from leakscope.errors import DataError
+from leakscope.games import Distribution, UserInference
+from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
+from leakscope.measures.utility import accuracy, majority, task_auroc
+from leakscope.models import build, parameters
+from leakscope.plan import FORMAT, Cell, construct
+from leakscope.referee import play
+from leakscope.rng import seeded
+from leakscope.training import fit, logits
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What a cell and a seed play with: the split records, the game on the private ones and the
+    adversary's game on the public ones."""
+
+    train: Dataset
+    test: Dataset
+    public: Dataset
+    game: Game
+    rehearsal: Game
+
+
+def dataset(table: dict[str, Any]) -> Dataset:
+    """The records a plan's ``data`` table names: a known name, ``csv`` or ``npz`` with a path; the
+    columns in ``without`` are taken out of the inputs."""
+    options = {key: value for key, value in table.items() if key not in ("name", "without", "sha256")}
+    name = table["name"]
+    if "sha256" in table and sources.files.sha256(table["path"]) != table["sha256"]:
+        raise DataError(f"{table['path']} has changed since the plan was written; audit it anew.")
+    if name == "csv":
+        records = sources.from_csv(**options)
+    elif name == "npz":
+        records = sources.from_npz(**options)
+    else:
+        records = sources.load(name, **options)
+    return records.without(*table["without"]) if table.get("without") else records
+
+
+def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
+    """Load and split the records and build the game on each part; nothing is trained yet."""
+    records = dataset(cell.data) if records is None else records
+    secret = cell.game.get("secret") or cell.game.get("column")
+    people = cell.game.get("user")
+    train, test, public = records.split(
+        seeded(seed, "split"),
+        secret=None if people else secret,
+        by=people,
+        train=cell.train,
+        public=cell.public,
+    )
+    game = construct(cell.game, "game", trusted=trusted, data=train)
+    return Setting(train, test, public, game, game.on(public))
+
+
+def run(
+    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The result of one cell with one seed."""
+    start = time.perf_counter()
+    setting = prepare(cell, seed, records=records, trusted=trusted)
+    defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
+    model = build(construct(cell.model, "model", trusted=trusted), setting.train, seeded(seed, "model"))
+    history = fit(
+        model,
+        setting.train,
+        rounds=cell.rounds,
+        rng=seeded(seed, "training"),
+        rate=cell.training.rate,
+        batch=cell.training.batch,
+        defense=defense,
+    )
+    model = defense.model(model)
+    channel = GradientChannel(model, tuple(history[i] for i in cell.observed), defense)
+    belief = channel if cell.adaptive else channel.undefended()
+    knowledge = Knowledge(setting.rehearsal, belief, cell.rehearsals, setting.game.chances)
+    attack = construct(cell.attack, "attack", trusted=trusted)
+    transcript = play(setting.game, channel, attack, knowledge, trials=cell.trials, rng=seeded(seed, "play"))
+    predicted = logits(model, history[-1], setting.test)
+    return {
+        "format": FORMAT,
+        "key": cell.key(seed),
+        "seed": seed,
+        "cell": cell.described,
+        "secret": _secret(setting),
+        **measure(transcript),
+        "utility": {
+            "accuracy": asdict(accuracy(predicted, setting.test.y)),
+            "auroc": asdict(task_auroc(predicted, setting.test.y)),
+            "majority": majority(setting.test.y),
+        },
+        "data": _sizes(setting),
+        "model": {"name": cell.model["name"], "parameters": _size(model)},
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+
+
+def measure(transcript: Transcript) -> dict[str, Any]:
+    """Everything a report says about one transcript."""
+    rounds = 0 if transcript.rounds is None else len(transcript.rounds)
+    return {
+        "estimates": _named(
+            success=success_rate(transcript),
+            advantage=advantage(transcript),
+            auroc=auroc(transcript),
+            **{"tpr_at_1%": tpr_at_fpr(transcript), "tpr_at_0.1%": tpr_at_fpr(transcript, fpr=0.001)},
+        ),
+        "guessing": guessing(transcript),
+        "rounds": [
+            {"single": _brief(transcript.single(i)), "accumulated": _brief(transcript.after(i + 1))}
+            for i in range(rounds)
+        ],
+        "roc": roc(transcript),
+    }
+
+
+def _brief(transcript: Transcript) -> dict[str, Any]:
+    return _named(success=success_rate(transcript), advantage=advantage(transcript), auroc=auroc(transcript))
+
+
+def _named(**estimates: Estimate) -> dict[str, Any]:
+    return {name: asdict(estimate) for name, estimate in estimates.items()}
+
+
+def _secret(setting: Setting) -> dict[str, Any]:
+    game: Any = setting.game
+    column: str = getattr(game, "secret", "") or getattr(game, "column", "") or getattr(game, "user", "")
+    if isinstance(game, Distribution):
+        values = [game.trait]
+    elif isinstance(game, UserInference):
+        values = [f"candidate {i + 1}" for i in range(game.candidates)]
+    else:
+        values = list(setting.train.value_names(column))
+    chances = [float(chance) for chance in game.chances]
+    return {"kind": game.kind, "column": column, "values": values, "chances": chances, "batch": game.batch}
+
+
+def _sizes(setting: Setting) -> dict[str, Any]:
+    train, test, public = setting.train, setting.test, setting.public
+    return {
+        "name": train.name,
+        "label": train.label,
+        "records": len(train) + len(test) + len(public),
+        "train": len(train),
+        "test": len(test),
+        "public": len(public),
+        "inputs": train.x[0].numel(),
+        "classes": train.classes,
+    }
+
+
+def _size(model: nn.Module) -> int:
+    return sum(tensor.numel() for tensor in parameters(model).values())
+
+
+def versions() -> dict[str, str]:
+    """What ran."""
+    return {
+        "leakscope": version("leakscope"),
+        "torch": torch.__version__,
+        "scikit-learn": version("scikit-learn"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+    }

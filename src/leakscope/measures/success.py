@@ -1,0 +1,196 @@
+"""How well an adversary did: success rate, advantage, AUROC, true positives at few false alarms.
+
+Every interval holds for the trials of one victim: it covers the draw of batches and secrets.
+Ties never help the adversary: a threshold keeps or drops all trials of one score together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+
+from leakscope.core import Estimate, Transcript
+from leakscope.errors import ArgumentError, require
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+def proportion(name: str, hits: int, n: int, *, level: float = 0.95) -> Estimate:
+    """A share of trials with its exact (Clopper-Pearson) interval."""
+    limits = stats.binomtest(hits, n).proportion_ci(level, method="exact")
+    return Estimate(name, hits / n, limits.low, limits.high, level, n, "Clopper-Pearson")
+
+
+def success_rate(transcript: Transcript, *, level: float = 0.95) -> Estimate:
+    """How often the likeliest secret was the right one (ASR); scores (t,) say 1 above zero, else 0."""
+    hits = _hits(transcript.guesses, transcript.secrets)
+    return proportion("success rate", hits, len(transcript.secrets), level=level)
+
+
+def guessing(transcript: Transcript) -> float:
+    """The best success rate without the release: the likeliest value of the prior, or what the
+    adversary's side knowledge alone achieves, whichever is better."""
+    prior = float(transcript.prior.max())
+    if transcript.blind is None:
+        return prior
+    return max(prior, _hits(transcript.blind, transcript.secrets) / len(transcript.secrets))
+
+
+def advantage(transcript: Transcript, *, level: float = 0.95) -> Estimate:
+    """The share of the gap between guessing and certainty that the release closed.
+
+    max(p - p*, 0) / (1 - p*) of paper 000, 5.1.2; p* is the largest prior, or what side knowledge
+    alone achieves."""
+    p, base = success_rate(transcript, level=level), guessing(transcript)
+    if base >= 1:
+        return Estimate("advantage", 0.0, 0.0, 0.0, level, p.n, "nothing is left to infer")
+    value, low, high = (max(q - base, 0.0) / (1 - base) for q in (p.value, p.low, p.high))
+    return Estimate("advantage", value, low, high, level, p.n, "Clopper-Pearson on the success rate")
+
+
+def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
+    """Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
+
+    Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at
+    least the size of the smallest class and at most the number of trials."""
+    scores, labels = one_vs_rest(transcript)
+    areas, influence = zip(*(_area(s, b) for s, b in zip(scores, labels, strict=True)), strict=True)
+    n, area = labels.shape[1], float(np.mean(areas))
+    variance = float(np.mean(influence, axis=0).var()) / n
+    smallest = int(min(labels.sum(1).min(), (~labels).sum(1).min()))
+    spread = area * (1 - area)
+    effective = float(np.clip(spread / variance, smallest, n)) if variance > 0 else smallest
+    low, high = _wilson(area, effective, level)
+    return Estimate("AUROC", area, low, high, level, n, "Wilson with DeLong's variance")
+
+
+def tpr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> Estimate:
+    """Largest true positive rate of a threshold whose false positive rate is at most ``fpr``.
+
+    Interval: exact whatever the distribution. The threshold that truly has this false positive
+    rate lies between two order statistics of the negatives; Clopper-Pearson at each."""
+    require(0 < fpr < 1, "tpr_at_fpr.fpr", "between 0 and 1", fpr)
+    scores, labels = one_vs_rest(transcript)
+    tail = (1 - level) / 4 / len(scores)  # two threshold limits, two rates, every class
+    parts = np.array([_tpr(s, b, fpr, tail) for s, b in zip(scores, labels, strict=True)])
+    value, low, high = (float(part) for part in parts.mean(0))
+    name = f"TPR at {fpr:.1%} FPR".replace(".0%", "%")
+    return Estimate(name, value, low, high, level, labels.shape[1], "order statistics and Clopper-Pearson")
+
+
+def roc(transcript: Transcript, *, points: int = 200) -> list[tuple[float, float]]:
+    """The ROC curve as (false, true) positive rates: no interpolation, ties together, thinned to a
+    grid that keeps its low-FPR end; the mean over values for more than two."""
+    scores, labels = one_vs_rest(transcript)
+    smallest = 1 / int((~labels).sum(1).max())
+    grid = np.unique(
+        np.concatenate([[0.0], np.geomspace(smallest, 1, points), np.linspace(0, 1, points // 4)])
+    )
+    curves = [_staircase(s, b) for s, b in zip(scores, labels, strict=True)]
+    mean = np.mean([tpr[np.searchsorted(fpr, grid, side="right") - 1] for fpr, tpr in curves], axis=0)
+    return [(float(f), float(t)) for f, t in zip(grid, mean, strict=True)]
+
+
+def over_seeds(estimates: Sequence[Estimate], *, level: float = 0.95) -> Estimate:
+    """The mean over seeds with Student's interval, kept within 0 and 1; a single seed keeps its own.
+
+    Seeds that agree exactly would give an interval of no width; then the widest of theirs stands."""
+    if not estimates:
+        raise ArgumentError("over_seeds needs at least one estimate, got none.")
+    first, n = estimates[0], len(estimates)
+    if n == 1:
+        return first
+    values = np.array([estimate.value for estimate in estimates])
+    mean, std = float(values.mean()), float(values.std(ddof=1))
+    if std < 1e-12:
+        low, high = min(e.low for e in estimates), max(e.high for e in estimates)
+        return Estimate(first.name, mean, low, high, level, first.n, f"widest of {n} seeds, all equal")
+    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * std / np.sqrt(n)
+    low, high = max(mean - half, 0.0), min(mean + half, 1.0)
+    return Estimate(first.name, mean, low, high, level, first.n, f"Student's t over {n} seeds")
+
+
+def one_vs_rest(transcript: Transcript) -> tuple[Array, Bools]:
+    """Scores (c, t) and whether each trial is positive (c, t): the second value against the first
+    for two values, each against the rest for more. Posteriors become log odds, which still tell
+    apart what is rounded to 1."""
+    guesses, secrets = transcript.guesses.double(), transcript.secrets
+    if guesses.dim() == 1:
+        scores, labels = guesses[None], (secrets == 1)[None]
+    else:
+        m = guesses.shape[1]
+        kinds = [1] if m == 2 else [c for c in range(m) if float(transcript.prior[c]) > 0]
+        tiny = torch.finfo(torch.float64).tiny
+        rest = [guesses[:, [j for j in range(m) if j != c]].sum(1) for c in kinds]
+        scores = torch.stack([guesses[:, c].clamp(min=tiny).log() for c in kinds])
+        scores = scores - torch.stack(rest).clamp(min=tiny).log()
+        labels = torch.stack([secrets == c for c in kinds])
+    if not (labels.any(1) & ~labels.all(1)).all():
+        raise ArgumentError(
+            "a ROC needs trials with and without every value of the secret, got a transcript that lacks "
+            "one; play more trials."
+        )
+    return scores.numpy(), labels.numpy()
+
+
+def _hits(guesses: torch.Tensor, secrets: torch.Tensor) -> int:
+    if guesses.dim() == 1:
+        return int(((guesses > 0).long() == secrets).sum())
+    return int((guesses.argmax(1) == secrets).sum())
+
+
+def _area(scores: Array, positive: Bools) -> tuple[float, Array]:
+    """The area, ties counting half, and each trial's influence on it (DeLong's components)."""
+    pos, neg = scores[positive], scores[~positive]
+    wins = _share_below(neg, pos)  # for each positive, the share of negatives it beats
+    losses = 1 - _share_below(pos, neg)  # for each negative, the share of positives that beat it
+    area = float(wins.mean())
+    influence = np.empty(len(scores))
+    influence[positive] = (wins - area) * len(scores) / len(pos)
+    influence[~positive] = (losses - area) * len(scores) / len(neg)
+    return area, influence
+
+
+def _share_below(reference: Array, values: Array) -> Array:
+    ordered = np.sort(reference)
+    below = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    return below / 2 / len(ordered)
+
+
+def _wilson(p: float, n: float, level: float) -> tuple[float, float]:
+    z2 = stats.norm.ppf((1 + level) / 2) ** 2
+    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
+    half = np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))) / (1 + z2 / n)
+    return float(max(centre - half, 0.0)), float(min(centre + half, 1.0))
+
+
+def _staircase(scores: Array, positive: Bools) -> tuple[Array, Array]:
+    """Rates of every threshold, from none accepted to all, tied scores accepted together."""
+    order = np.argsort(-scores, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+    true = np.cumsum(positive[order])[last] / positive.sum()
+    false = np.cumsum(~positive[order])[last] / (~positive).sum()
+    return np.concatenate([[0.0], false]), np.concatenate([[0.0], true])
+
+
+def _tpr(scores: Array, positive: Bools, fpr: float, tail: float) -> tuple[float, float, float]:
+    pos, neg = scores[positive], np.sort(scores[~positive])[::-1]
+
+    def accepted(alarms: int) -> int:
+        """Positives accepted by the loosest threshold with at most so many false alarms."""
+        if alarms >= len(neg):
+            return len(pos)
+        return int((pos > neg[alarms]).sum())
+
+    strict = int(stats.binom.ppf(tail, len(neg), fpr)) - 1  # truly at most fpr, but for this tail
+    loose = int(stats.binom.ppf(1 - tail, len(neg), fpr))
+    hits = accepted(int(np.floor(fpr * len(neg) * (1 + 1e-12))))
+    low = stats.beta.ppf(tail, accepted(strict), len(pos) - accepted(strict) + 1) if strict >= 0 else 0.0
+    most = accepted(loose)
+    high = stats.beta.ppf(1 - tail, most + 1, len(pos) - most) if most < len(pos) else 1.0
+    return hits / len(pos), float(np.nan_to_num(low)), float(high)

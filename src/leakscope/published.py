@@ -1,0 +1,172 @@
+"""The papers' experiments as plans, and our measurements beside their printed values.
+
+``papers/*.toml`` hold the cells; ``papers/measured/*.json`` what `leakscope papers --record` wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from leakscope import store
+from leakscope.core import Estimate
+from leakscope.errors import PlanError
+from leakscope.measures.success import over_seeds
+from leakscope.plan import Plan, from_document
+
+FOLDER = Path(str(files("leakscope") / "papers"))
+SHIPPED = ("adult", "digits", "synthetic")  # the rest is found through LEAKSCOPE_DATA
+MEASURES = ("success", "advantage", "auroc", "tpr_at_1%", "tpr_at_0.1%")
+Entry = dict[str, Any]
+
+
+def documents() -> dict[str, dict[str, Any]]:
+    """The papers by number."""
+    found = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
+    return {document["paper"]: document for document in found}
+
+
+def figures(number: str) -> list[str]:
+    """The figures and tables of a paper that have cells."""
+    cells = _document(number)["cell"]
+    return list(dict.fromkeys(figure for cell in cells for figure in cell["figure"]))
+
+
+def _document(number: str) -> dict[str, Any]:
+    known = documents()
+    if number not in known:
+        raise PlanError(f"unknown paper {number!r}; known: {', '.join(known)}.")
+    return known[number]
+
+
+def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple[Plan, str, list[str]]:
+    """The plan of a paper's figures, its text, and the cells left out because their data is not
+    here (they need LEAKSCOPE_DATA)."""
+    document = _document(number)
+    wanted, known = set(only), figures(number)
+    for figure in wanted - set(known):
+        raise PlanError(f"unknown figure {figure!r} of paper {number}; known: {', '.join(known)}.")
+    cells = [cell for cell in document["cell"] if not wanted or wanted & set(cell["figure"])]
+    defaults, seeds = dict(document["defaults"]), document["seeds"]
+    if quick:
+        settings = dict(document["quick"])
+        seeds = settings.pop("seeds")
+        defaults |= settings
+        cells = [_reduced(cell, settings) for cell in cells]
+    here = [cell for cell in cells if _available(cell.get("data", defaults["data"])["name"])]
+    missing = [cell["id"] for cell in cells if cell not in here]
+    if not here:
+        raise PlanError(
+            f"no cell can run: {', '.join(missing)} need files that do not ship; set LEAKSCOPE_DATA to "
+            f"their folder."
+        )
+    made = {"name": f"paper {number}", "seeds": seeds, "defaults": defaults, "cell": here}
+    return from_document(made, where=f"paper {number}"), tomli_w.dumps(made), missing
+
+
+def _reduced(cell: Entry, settings: Mapping[str, Any]) -> Entry:
+    """A cell with no more rounds, trials and rehearsals than the quick settings have."""
+    return cell | {key: min(cell[key], value) for key, value in settings.items() if key in cell}
+
+
+def _available(name: str) -> bool:
+    return name in SHIPPED or bool(os.environ.get("LEAKSCOPE_DATA"))
+
+
+def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
+    """One entry per cell and measure: ours over seeds, the published value, whether our interval
+    covers it, and all that is needed to run it again."""
+    cells: dict[str, list[store.Result]] = {}
+    for result in results:
+        if "error" not in result:
+            cells.setdefault(result["cell"]["id"], []).append(result)
+    return [_entry(runs, measure, quick) for runs in cells.values() for measure in MEASURES]
+
+
+def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
+    first = runs[0]
+    each = [Estimate(**run["estimates"][measure]) for run in runs]
+    mean = over_seeds(each)
+    values = [round(estimate.value, 4) for estimate in each]
+    cell = first["cell"]
+    theirs = cell["published"].get(measure)
+    scaled = [cell["note"]] if cell["note"] else []
+    if quick:
+        scaled.append(
+            f"quick: {cell['rounds']} rounds, {cell['trials']} trials, {cell['rehearsals']} rehearsals"
+        )
+    return {
+        "cell": cell["id"],
+        "figure": cell["figure"],
+        "measure": measure,
+        "value": round(mean.value, 4),
+        "low": round(mean.low, 4),
+        "high": round(mean.high, 4),
+        "method": mean.method,
+        "values": values,
+        "seeds": [run["seed"] for run in runs],
+        "guessing": round(sum(run["guessing"] for run in runs) / len(runs), 4),
+        "published": theirs,
+        "covers": None if theirs is None else mean.low <= theirs <= mean.high,
+        "scaled": "; ".join(scaled),
+        "keys": [run["key"] for run in runs],
+        "versions": first["versions"],
+    }
+
+
+def record(number: str, results: Sequence[store.Result], *, quick: bool) -> Path:
+    """Put the measured values of these cells into papers/measured/, replacing those cells' own; a
+    quick run never replaces a full one."""
+    path = FOLDER / "measured" / f"{number}.json"
+    present: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    fresh = entries(results, quick=quick)
+    full = {(e["cell"], e["measure"]) for e in present if "quick" not in e["scaled"]}
+    if quick:
+        fresh = [entry for entry in fresh if (entry["cell"], entry["measure"]) not in full]
+    replaced = {(entry["cell"], entry["measure"]) for entry in fresh}
+    kept = [entry for entry in present if (entry["cell"], entry["measure"]) not in replaced]
+    order = [cell["id"] for cell in _document(number)["cell"]]
+    merged = sorted(kept + fresh, key=lambda e: (order.index(e["cell"]), MEASURES.index(e["measure"])))
+    store.write(path, json.dumps(merged, indent=1) + "\n")
+    return path
+
+
+def measured(number: str) -> list[Entry]:
+    """What is recorded of a paper."""
+    path = FOLDER / "measured" / f"{number}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def rows(
+    found: Iterable[Entry], *, figures: Iterable[str] = (), all_measures: bool = False
+) -> list[list[str]]:
+    """Table rows: every published value with ours beside it; cells without one show their AUROC."""
+    wanted, lines = set(figures), []
+    for entry in found:
+        shown = entry["published"] is not None or entry["measure"] == "auroc" or all_measures
+        if not shown or (wanted and not wanted & set(entry["figure"])):
+            continue
+        spread = max(entry["values"]) - min(entry["values"])
+        theirs = "" if entry["published"] is None else f"{entry['published']:.4f}"
+        covers = {None: "", True: "yes", False: "no"}[entry["covers"]]
+        ours = f"{entry['value']:.4f} ({entry['low']:.4f} to {entry['high']:.4f})"
+        lines.append(
+            [entry["cell"], entry["measure"], theirs, ours, f"{spread:.4f}", covers, entry["scaled"]]
+        )
+    return lines
+
+
+HEADER = ["cell", "measure", "paper", "ours (95% interval)", "spread over seeds", "covers", "what differs"]
+
+
+def markdown(number: str, *, figures: Iterable[str] = ()) -> str:
+    """The recorded values as a Markdown table."""
+    lines = [HEADER, ["---"] * len(HEADER), *rows(measured(number), figures=figures)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,98 @@
+"""Results on disk: one file per cell and seed, each written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from leakscope.errors import StoreError
+
+Result = Mapping[str, Any]
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file atomically: whoever reads it finds the old text or the new, never a part."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {str(path)!r}: {error.strerror or error}; free the disk or choose another folder "
+            f"with --output."
+        ) from None
+
+
+def save(folder: Path, result: Result) -> None:
+    """Keep one cell's result."""
+    write(_path(folder, result["key"]), json.dumps(result, indent=1, allow_nan=False))
+
+
+def load(folder: Path, key: str) -> Result | None:
+    """One cell's result, or None where there is none yet."""
+    path = _path(folder, key)
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"result {str(path)!r} cannot be read ({error}); delete it and run again.") from None
+    if not isinstance(result, dict) or result.get("key") != key:
+        raise StoreError(f"result {str(path)!r} does not belong here; delete it and run again.")
+    return result
+
+
+def results(folder: Path) -> list[Result]:
+    """Every result in a folder, by key."""
+    found = (load(folder, path.stem) for path in sorted((folder / "cells").glob("*.json")))
+    return [result for result in found if result is not None]
+
+
+def plan(folder: Path) -> str:
+    """The plan whose results a folder holds."""
+    try:
+        return (folder / "plan.toml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        raise StoreError(
+            f"folder {str(folder)!r} has no plan.toml that can be read; give a folder that an audit or a run "
+            f"wrote."
+        ) from None
+
+
+def claim(folder: Path, text: str, digest: str) -> None:
+    """Make the folder this plan's own: write the plan beside its results, marked with its digest,
+    or refuse if another plan's results, or anything else, are there."""
+    path, mark = folder / "plan.toml", f"# leakscope plan {digest}\n"
+    try:
+        present = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if folder.is_dir() and any(not item.name.startswith(".") for item in folder.iterdir()):
+            raise StoreError(
+                f"folder {str(folder)!r} holds other files and no plan; choose an empty one with --output."
+            ) from None
+        write(path, mark + text)
+        return
+    except OSError as error:
+        raise StoreError(f"folder {str(folder)!r} cannot be used: {error.strerror or error}.") from None
+    if not present.startswith(mark):
+        raise StoreError(
+            f"folder {str(folder)!r} holds the results of another plan; choose another with --output, or "
+            f"delete it."
+        )
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / "cells" / f"{key}.json"

@@ -1,0 +1,157 @@
+"""Arrays: npz files of one's own, the digits, and the health table."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope.data import from_npz, load
+from leakscope.data.files import sha256
+from leakscope.errors import ArgumentError, DataError
+
+needs_files = pytest.mark.skipif(
+    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
+)
+N = 6
+X = np.arange(N * 2, dtype=np.float64).reshape(N, 2)
+Y = np.asarray([0, 1] * 3)
+S = np.asarray(["b", "a", "b"] * 2)
+
+
+def saved(folder: Path, **arrays: Any) -> Path:
+    path = folder / "own.npz"
+    np.savez(path, **({"x": X, "y": Y, "s": S} | arrays))
+    return path
+
+
+def test_floats_are_kept_and_words_are_coded(tmp_path: Path) -> None:
+    data = from_npz(saved(tmp_path), secrets="s")
+    assert data.x.dtype == torch.float32
+    assert data.x.tolist() == X.tolist()
+    assert data.private["s"].tolist() == [1, 0, 1, 1, 0, 1]
+    assert data.value_names("s") == ("a", "b")
+    assert (data.name, data.label) == ("own", "y")
+
+
+@pytest.mark.parametrize("shape", [(N, 5, 6, 3), (N, 5, 6), (N, 3, 5, 6)])
+def test_bytes_become_images_with_channels_first(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    images = np.random.default_rng(0).integers(256, size=shape, dtype=np.uint8)
+    data = from_npz(saved(tmp_path, x=images), secrets="s")
+    channels = 3 if len(shape) == 4 else 1
+    assert data.x.shape == (N, channels, 5, 6)
+    first = images[0, 0, 0, 0] if shape[1] == 3 else images[0, 0, 0].reshape(-1)[0]
+    assert data.x[0, 0, 0, 0].item() == pytest.approx(int(first) / 255)
+    assert 0 <= data.x.min() <= data.x.max() <= 1
+
+
+def test_names_beside_a_secret_name_its_codes(tmp_path: Path) -> None:
+    path = saved(tmp_path, s=np.asarray([2, 0] * 3), s_names=np.asarray(["no", "never", "yes"]))
+    data = from_npz(path, secrets=("s",), name="mine")
+    assert data.value_names("s") == ("no", "yes")
+    assert data.private["s"].tolist() == [1, 0] * 3
+    assert data.name == "mine"
+
+
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "missing array": ({}, {"secrets": "sex"}, "no array 'sex'; it has 'x', 'y', 's'"),
+    "label as secret": ({}, {"secrets": "y"}, "'y' must be the label or a secret"),
+    "objects": ({"s": np.asarray([None] * N, dtype=object)}, {}, "'s' .* Python objects"),
+    "object records": ({"x": np.asarray([[{}]] * N, dtype=object)}, {}, "'x' .* Python objects"),
+    "NaN": ({"x": np.where(X == 3, np.nan, X)}, {}, "'x' .* 1 of 6 records hold NaN"),
+    "inf": ({"x": np.where(X > 7, np.inf, X)}, {}, "'x' .* 2 of 6 records"),
+    "beyond float32": ({"x": X * 1e300}, {}, "'x' .* must be finite"),
+    "words as records": ({"x": S[:, None]}, {}, "'x' .* must hold numbers"),
+    "flat records": ({"x": X[:, 0]}, {}, "'x' .* one row per record"),
+    "five channels": ({"x": np.zeros((N, 5, 5, 5), np.uint8)}, {}, "1, 3 or 4 channels"),
+    "float secret": ({"s": X[:, 0]}, {}, "'s' .* integers or words"),
+    "constant label": ({"y": np.zeros(N, int)}, {}, "'y' .* at least 2 values"),
+    "short secret": ({"s": S[:-1]}, {}, "'s' .* one value per record, and it has 5 where 'x' has 6"),
+    "unnamed code": ({"s": Y, "s_names": np.asarray(["no"])}, {}, "'s' .* codes from 0 to 0"),
+    "too large": ({}, {"memory": 1e-9}, "GB"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_npz_is_refused_in_one_sentence_if_it_has(tmp_path: Path, case: str) -> None:
+    changes, options, said = REFUSED[case]
+    with pytest.raises(DataError, match=said) as caught:
+        from_npz(saved(tmp_path, **changes), **({"secrets": "s"} | options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
+    whole = saved(tmp_path).read_bytes()
+    for content in (b"", b"text", whole[:-40], whole[: len(whole) // 2]):
+        (tmp_path / "bad.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.npz"):
+            from_npz(tmp_path / "bad.npz", secrets="s")
+    np.save(tmp_path / "one.npy", X)
+    with pytest.raises(DataError, match=r"one\.npy is not an npz"):
+        from_npz(tmp_path / "one.npy", secrets="s")
+
+
+def test_flipped_bytes_are_noticed(tmp_path: Path) -> None:
+    content = bytearray(saved(tmp_path, x=np.random.default_rng(0).random((N, 50))).read_bytes())
+    content[500] ^= 255
+    (tmp_path / "bad.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"'x' of .* cannot be read"):
+        from_npz(tmp_path / "bad.npz", secrets="s")
+
+
+def test_a_foreign_zip_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "foreign.npz", "w") as archive:
+        for name in ("x", "y", "s"):
+            archive.writestr(name, "not an array")
+    with pytest.raises(DataError, match="is not an array"):
+        from_npz(tmp_path / "foreign.npz", secrets="s")
+    with pytest.raises(DataError, match="does not exist"):
+        from_npz(tmp_path / "nowhere.npz", secrets="s")
+
+
+def test_a_fingerprint_is_the_sha256_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    assert sha256(tmp_path / "empty").startswith("e3b0c44298fc1c14")
+
+
+def test_digits_are_images_with_a_parity() -> None:
+    data = load("digits")
+    assert data.x.shape == (1_797, 1, 8, 8)
+    assert (data.x.min().item(), data.x.max().item()) == (0.0, 1.0)
+    assert data.classes == 10
+    assert torch.equal(data.private["even"] == 1, data.private["digit"] % 2 == 0)
+    assert data.value_names("even") == ("odd", "even")
+
+
+@pytest.mark.parametrize("name", ["health", "cremad", "celeba", "utkface", "uci-adult", "utkface-folder"])
+def test_a_file_that_does_not_ship_says_where_to_put_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
+    with pytest.raises(DataError, match=f"{name} needs .*LEAKSCOPE_DATA is not set; .* or give path="):
+        load(name)
+    monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=f"{name} needs .* does not hold it"):
+        load(name)
+    with pytest.raises(DataError, match=r"nowhere"):
+        load(name, path=tmp_path / "nowhere")
+
+
+@needs_files
+def test_health_has_gender_inside_and_age_beside() -> None:
+    data = load("health")
+    assert data.x.shape == (55_924, 123)
+    assert data.has("gender")
+    assert not data.has("age_band")
+    assert data.value_names("gender") == ("male", "female")
+    assert len(data.value_names("age_band")) == 9
+    assert torch.equal(data.x[:, data.positions("gender")].argmax(1), data.private["gender"])
+    assert data.without("gender").x.shape[1] == 121
+    assert load("health", inside=()).x.shape[1] == 121
+    with pytest.raises(ArgumentError, match="inside"):
+        load("health", inside="income")

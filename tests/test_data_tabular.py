@@ -1,0 +1,366 @@
+"""Tables: Adult, and any CSV."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leakscope.data import from_csv, load
+from leakscope.data.files import free_memory
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError
+from leakscope.rng import seeded
+
+GOOD = "age,sex,job,income\n" + "".join(
+    f"{20 + i},{'FM'[i % 2]},{['clerk', 'cook', ''][i % 3]},{['low', 'high'][i % 5 == 0]}\n"
+    for i in range(30)
+)
+
+
+@pytest.fixture(scope="module")
+def adult() -> Dataset:
+    return load("adult")
+
+
+def written(folder: Path, text: str | bytes, name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def test_adult_has_all_its_rows_and_108_inputs(adult: Dataset) -> None:
+    assert adult.x.shape == (48_842, 108)
+    assert adult.x.dtype == torch.float32
+    assert adult.y.dtype == adult.private["sex"].dtype == torch.int64
+    assert sum(column.standardised for column in adult.columns) == 6
+    assert len(adult.positions("*")) == 108
+    assert not adult.has("income")
+    assert not adult.has("split")
+    assert torch.isfinite(adult.x).all()
+
+
+def test_adult_codes_are_alphabetical(adult: Dataset) -> None:
+    assert adult.value_names("sex") == ("Female", "Male")
+    assert adult.values["income"] == ("<=50K", ">50K")
+    assert set(adult.private) == {"sex", "race", "marital-status"}
+    assert adult.private["sex"].double().mean().item() == pytest.approx(0.6685, abs=5e-5)
+    assert adult.y.double().mean().item() == pytest.approx(0.2393, abs=5e-5)
+
+
+def test_adult_keeps_question_marks_as_a_category(adult: Dataset) -> None:
+    workclass = next(column for column in adult.columns if column.name == "workclass")
+    assert workclass.values[0] == "?"
+    assert adult.x[:, workclass.start].sum().item() == 2_799
+
+
+def test_dummies_say_what_the_codes_say(adult: Dataset) -> None:
+    assert torch.equal(adult.x[:, adult.positions("sex")].argmax(1), adult.private["sex"])
+    assert torch.equal(adult.x[:, adult.positions("race")].sum(1), torch.ones(len(adult)))
+
+
+def test_adult_label_encoding_has_14_inputs() -> None:
+    adult = load("adult", encoding="label")
+    assert adult.x.shape == (48_842, 14)
+    assert all(column.standardised for column in adult.columns)
+    assert torch.equal(adult.x[:, adult.positions("sex")][:, 0].long(), adult.private["sex"])
+
+
+def test_without_takes_a_secret_out_of_x_and_leaves_it_private(adult: Dataset) -> None:
+    property_only = adult.without("sex")
+    assert property_only.x.shape[1] == 106
+    assert not property_only.has("sex")
+    assert torch.equal(property_only.private["sex"], adult.private["sex"])
+    for column in property_only.columns:
+        before, after = adult.positions(column.name), property_only.positions(column.name)
+        assert torch.equal(adult.x[:, before], property_only.x[:, after])
+
+
+def test_adult_splits_as_the_paper_does(adult: Dataset) -> None:
+    train, test, public = adult.split(seeded(0, "split"), secret="sex")
+    assert (len(train), len(public), len(test)) == (5_000, 1_000, 42_842)
+    assert public.private["sex"].sum().item() == 500
+
+
+def test_uci_files_give_the_same_table(tmp_path: Path, adult: Dataset) -> None:
+    with gzip.open(Path(__file__).parents[1] / "src/leakscope/data/adult.csv.gz", "rt") as file:
+        rows = list(csv.reader(file))[1:]
+    train, test = rows[:400], rows[-300:]
+    (tmp_path / "adult.data").write_text("".join(", ".join(row[:-1]) + "\n" for row in train) + "\n")
+    (tmp_path / "adult.test").write_text(
+        "|1x3 Cross validator\n" + "".join(", ".join(row[:-1]) + ".\n" for row in test) + "\n"
+    )
+    uci = load("uci-adult", path=tmp_path, encoding="label")
+    assert uci.x.shape == (700, 14)
+    expected = torch.cat([adult.y[:400], adult.y[-300:]])
+    assert torch.equal(uci.y, expected)
+    assert uci.values["income"] == ("<=50K", ">50K")
+    assert torch.equal(
+        uci.private["sex"],
+        torch.cat([adult.private["sex"][part] for part in (slice(400), slice(-300, None))]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "test"),
+    [("", "|1x3\n1, 2\n"), ("1, 2, 3\n", "|1x3\n"), ("1," * 17 + "\n", "|1x3\n" + "1," * 14)],
+)
+def test_uci_files_of_another_shape_are_refused(tmp_path: Path, data: str, test: str) -> None:
+    (tmp_path / "adult.data").write_text(data)
+    (tmp_path / "adult.test").write_text(test)
+    with pytest.raises(DataError, match=r"adult\.(data|test)"):
+        load("uci-adult", path=tmp_path)
+
+
+def test_a_csv_keeps_numbers_and_encodes_words(tmp_path: Path) -> None:
+    table = from_csv(written(tmp_path, GOOD), label="income", secrets="sex")
+    assert [(column.name, column.values) for column in table.columns] == [
+        ("age", ()),
+        ("sex", ("F", "M")),
+        ("job", ("?", "clerk", "cook")),
+    ]
+    assert table.x[0].tolist() == [20, 1, 0, 0, 1, 0]
+    assert table.values["income"] == ("high", "low")
+    assert table.name == "table"
+    assert table.label == "income"
+
+
+def test_a_gzipped_csv_reads_as_the_plain_one(tmp_path: Path) -> None:
+    plain = from_csv(written(tmp_path, GOOD), label="income", secrets=["sex"])
+    packed = from_csv(
+        written(tmp_path, gzip.compress(GOOD.encode()), "t.csv.gz"), label="income", secrets=["sex"]
+    )
+    misnamed = from_csv(
+        written(tmp_path, gzip.compress(GOOD.encode()), "u.csv"), label="income", secrets=["sex"]
+    )
+    assert torch.equal(plain.x, packed.x)
+    assert torch.equal(plain.x, misnamed.x)
+    assert packed.name == "t"
+
+
+def test_pieces_do_not_change_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "a,b,c,y\n" + "".join(f"{i},{i % 7},w{i % 11},{i % 2}\n" for i in range(997)))
+    whole = from_csv(path, label="y", secrets=("b", "c"))
+    monkeypatch.setattr("leakscope.data.tabular.CHUNK", 1)
+    pieces = from_csv(path, label="y", secrets=("b", "c"))
+    assert torch.equal(whole.x, pieces.x)
+    assert torch.equal(whole.private["c"], pieces.private["c"])
+
+
+def test_a_byte_order_mark_and_spaces_after_commas_are_not_part_of_names(tmp_path: Path) -> None:
+    path = written(tmp_path, "\ufeffy, s, n\n1, a, 5\n0, b, 6\n")
+    assert from_csv(path, label="y", secrets="s").positions("s", "n").tolist() == [0, 1, 2]
+
+
+def test_markup_in_names_and_values_is_kept_verbatim(tmp_path: Path) -> None:
+    tag = "<script>alert(1)</script>"
+    table = from_csv(written(tmp_path, f"y,{tag},n\n1,{tag},5\n0,b,6\n"), label="y", secrets=tag)
+    assert table.columns[0].name == tag
+    assert table.value_names(tag) == (tag, "b")
+
+
+def test_the_user_is_private_and_never_in_x(tmp_path: Path) -> None:
+    path = written(tmp_path, "y,who,n\n" + "".join(f"{i % 2},p{i},{i}\n" for i in range(500)))
+    table = from_csv(path, label="y", secrets=(), user="who")
+    assert [column.name for column in table.columns] == ["n"]
+    assert len(table.value_names("who")) == 500
+
+
+def test_numeric_secrets_and_labels_are_coded_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path, "y,s,n\n10,1.0,5\n9,02,6\n10,,7\n9,1,8\n")
+    table = from_csv(path, label="y", secrets="s")
+    assert table.values["y"] == ("9", "10")
+    assert table.value_names("s") == ("1", "2", "?")
+    assert table.private["s"].tolist() == [0, 1, 2, 0]
+
+
+def test_a_label_may_number_a_hundred_classes(tmp_path: Path) -> None:
+    path = written(tmp_path, "y,s,n\n" + "".join(f"{i % 100},{i % 2},{i}\n" for i in range(300)))
+    assert from_csv(path, label="y", secrets="s").classes == 100
+
+
+def test_dropped_columns_are_not_looked_at(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, ",y,s,note,n\n" + "".join(f"{i},{i % 2},{i % 3},text {i},{i}\n" for i in range(300))
+    )
+    table = from_csv(path, label="y", secrets="s", drop=("", "note"))
+    assert [column.name for column in table.columns] == ["s", "n"]
+
+
+def test_true_and_false_are_categories(tmp_path: Path) -> None:
+    table = from_csv(written(tmp_path, "y,s\nTrue,a\nFalse,b\n"), label="y", secrets="s")
+    assert table.values["y"] == ("False", "True")
+
+
+MANY = "y,s,n\n" + "".join(f"{i % 2},{i % 3},{i}\n" for i in range(300))
+REFUSED: dict[str, tuple[str | bytes, dict[str, object], str]] = {
+    "missing label": (MANY, {"label": "yy"}, r"no column 'yy' \(did you mean 'y'\?\); it has 'y'"),
+    "missing secret": (MANY, {"secrets": "sex"}, "no column 'sex'"),
+    "missing drop": (MANY, {"drop": "q"}, "no column 'q'; it has 'y', 's', 'n'"),
+    "missing user": (MANY, {"user": "who"}, "no column 'who'"),
+    "semicolons": ("y;s;n\n1;2;3\n", {}, "uses ';'"),
+    "empty file": ("", {}, "is empty"),
+    "blank lines only": ("\n\n", {}, "empty|rows"),
+    "header only": ("y,s,n\n", {}, "rows below its header"),
+    "duplicated names": ("y,s,s\n1,2,3\n", {}, "'s' comes twice"),
+    "unnamed column": (",y,s\n1,2,3\n", {}, "column 1 has no name"),
+    "constant label": (
+        "y,s,n\n1,a,1\n1,b,2\n",
+        {},
+        "label 'y' must have at least 2 values, and every row has '1'",
+    ),
+    "constant secret": ("y,s,n\n1,a,1\n0,a,2\n", {}, "secret 's' must have at least 2 values"),
+    "constant user": ("y,s,n,u\n1,a,1,p\n0,b,2,p\n", {"user": "u"}, "user 'u' must have at least 2"),
+    "label with empty cells": (
+        "y,s,n\n1,a,1\n,b,2\n0,a,3\n",
+        {},
+        "label 'y' must be known .* 1 rows are empty",
+    ),
+    "truncated gzip": (gzip.compress(MANY.encode())[:-20], {}, "gzip"),
+    "corrupt gzip": (b"\x1f\x8b\x08" + b"\x00" * 7 + b"nonsense" * 9, {}, "gzip"),
+    "gzip in name only": (MANY, {"name": "t.csv.gz"}, "gzip"),
+    "not text": (b"\x89PNG\xff\xfe\n\xff,\xfe\n", {}, "UTF-8"),
+    "long row": ("y,s,n\n1,2,3\n1,2,3,4\n", {}, "Expected 3 fields in line 3, saw 4"),
+    "long first row": ("y,s,n\n1,2,3,4\n1,2,3,4\n", {}, "first row has more"),
+    "cut off": ("y,s,n\n1,a,x\n0,b,z\n1,a\n", {}, "row 4 has 2"),
+    "open quote": ('y,s,n\n1,a,"x\n0,b,z\n', {}, "inside string"),
+    "empty number": ("y,s,n\n1,a,1\n0,b,\n1,b,\n", {}, "column 'n' .* 2 of 3 rows are empty"),
+    "NaN": ("y,s,n\n1,a,1\n0,b,nan\n", {}, "column 'n' .* 1 of 2 rows are empty"),
+    "inf": ("y,s,n\n1,a,1\n0,b,-inf\n", {}, "column 'n' .* 1 of 2 rows are infinite"),
+    "beyond float32": ("y,s,n\n1,a,1\n0,b,1e300\n", {}, "column 'n' .* infinite"),
+    "infinite secret": ("y,s,n\n1,1,1\n0,inf,3\n", {}, "secret 's' must be finite"),
+    "label is secret": (MANY, {"secrets": ("y",)}, "'y' must have one role"),
+    "secret is dropped": (MANY, {"drop": ("s",)}, "'s' .* secrets and drop"),
+    "user is secret": (MANY, {"user": "s"}, "'s' .* secrets and user"),
+    "numeric secret": (MANY, {"secrets": "n"}, "secret 'n' must have at most 10 .* more than 200; bin"),
+    "secret of 20": (
+        "y,s\n" + "".join(f"{i % 2},{i % 20}\n" for i in range(99)),
+        {},
+        "at most 10 .* 20; bin",
+    ),
+    "numeric label": (MANY, {"label": "n"}, "label 'n' must have .* bin"),
+    "label of fractions": (
+        "y,s\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(40)),
+        {},
+        "label 'y' .* bin",
+    ),
+    "label of 150 words": (
+        "y,s\n" + "".join(f"w{i},{i % 2}\n" for i in range(150)),
+        {},
+        "at most 100 values",
+    ),
+    "wide text": (
+        "y,s,t\n" + "".join(f"{i % 2},{i % 3},t{i}\n" for i in range(201)),
+        {},
+        "column 't' .* drop",
+    ),
+    "wide secret": ("y,s\n" + "".join(f"{i % 2},t{i}\n" for i in range(201)), {}, "secret 's' .* merge"),
+    "late word": (MANY + "1,2,unknown\n", {}, "column 'n' .*'unknown'"),
+    "nothing to learn from": (
+        "y,s\n1,a\n0,b\n",
+        {"secrets": (), "drop": "s"},
+        "column to learn label 'y' from",
+    ),
+    "too large": (MANY, {"memory": 1e-6}, "needs about .* GB .* sample"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_csv_is_refused_in_one_sentence_if_it_has(tmp_path: Path, case: str) -> None:
+    text, changes, said = REFUSED[case]
+    options: dict[str, object] = {"label": "y", "secrets": "s", **changes}
+    path = written(tmp_path, text, str(options.pop("name", "table.csv")))
+    with pytest.raises(DataError, match=said) as caught:
+        from_csv(path, **options)  # type: ignore[arg-type]
+    message = str(caught.value).replace(str(path), "PATH")
+    assert "\n" not in message
+    assert message.endswith(".")
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere\.csv does not exist"):
+        from_csv(tmp_path / "nowhere.csv", label="y", secrets="s")
+    with pytest.raises(DataError, match="is a folder"):
+        from_csv(tmp_path, label="y", secrets="s")
+
+
+def test_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="encoding must be 'onehot' or 'label', got 'hash'"):
+        from_csv(written(tmp_path, MANY), label="y", secrets="s", encoding="hash")
+
+
+def test_a_packed_file_that_unpacks_too_large_is_refused(tmp_path: Path) -> None:
+    lines = b"1,a,5\n0,b,6\n" * 500_000
+    path = written(tmp_path, gzip.compress(b"y,s,n\n" + lines, 1), "bomb.csv.gz")
+    with pytest.raises(DataError, match=r"bomb\.csv\.gz needs about 0\.0\d+ GB"):
+        from_csv(path, label="y", secrets="s", memory=0.005)
+
+
+def test_free_memory_is_known_or_unlimited() -> None:
+    free = free_memory()
+    assert free is None or free > 1e6
+
+
+def test_a_large_csv_is_read_in_seconds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 200_000
+    frame = pd.DataFrame({f"n{i}": rng.normal(size=n).round(3) for i in range(4)})
+    frame["sex"] = np.where(rng.random(n) < 0.5, "F", "M")
+    frame["y"] = rng.integers(2, size=n)
+    frame.to_csv(tmp_path / "large.csv", index=False)
+    table = from_csv(tmp_path / "large.csv", label="y", secrets="sex")
+    assert table.x.shape == (n, 6)
+    assert np.allclose(table.x[:, 0].numpy(), frame["n0"], atol=1e-6)
+
+
+CELL = st.one_of(
+    st.sampled_from(
+        ["", "?", "a", "b", "0", "1", "2.5", "nan", "inf", "1e400", "True", '"', "<b>", "x,y", "\n"]
+    ),
+    st.text(max_size=4),
+    st.floats(width=32).map(str),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(st.tuples(CELL, CELL, CELL), max_size=8),
+    quoted=st.booleans(),
+    encoding=st.sampled_from(["onehot", "label"]),
+)
+def test_a_random_table_gives_finite_x_or_a_data_error(
+    tmp_path: Path, rows: list[tuple[str, str, str]], quoted: bool, encoding: str
+) -> None:
+    path = tmp_path / "random.csv"
+    with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
+        if quoted:
+            csv.writer(file).writerows([("y", "s", "n"), *rows])
+        else:
+            file.write("y,s,n\n" + "\n".join(",".join(row) for row in rows))
+    try:
+        table = from_csv(path, label="y", secrets="s", encoding=encoding)
+    except DataError:
+        return
+    assert torch.isfinite(table.x).all()
+    assert len(table.positions("*")) == table.x.shape[1]
+    assert table.classes >= 2
+    assert table.private["s"].max() < len(table.value_names("s"))
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(DataError, match=r"one of adult, digits, .*got 'imagenet'"):
+        load("imagenet")
+
+
+def test_an_unknown_option_lists_the_known_ones() -> None:
+    with pytest.raises(ArgumentError, match="adult has no option 'encode'; it has: path, encoding"):
+        load("adult", encode="label")
+    with pytest.raises(ArgumentError, match="digits has no option 'path'"):
+        load("digits", path="digits.npz")

@@ -1,0 +1,197 @@
+"""Measures against independent arithmetic, and intervals against simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import roc_auc_score, roc_curve
+
+from leakscope import (
+    Estimate,
+    Transcript,
+    accuracy,
+    advantage,
+    auroc,
+    guessing,
+    over_seeds,
+    roc,
+    success_rate,
+    task_auroc,
+    tpr_at_fpr,
+)
+from leakscope.errors import ArgumentError
+from leakscope.measures.utility import majority
+
+
+def scored(scores, secrets) -> Transcript:
+    """A binary transcript whose posterior odds are e to the score."""
+    scores = torch.as_tensor(np.asarray(scores), dtype=torch.float64)
+    return Transcript(
+        torch.as_tensor(np.asarray(secrets)).long(),
+        torch.stack([torch.sigmoid(-scores), torch.sigmoid(scores)], 1),
+        torch.tensor([0.5, 0.5]),
+    )
+
+
+def gaussians(rng, n, gap, m=2):
+    """Secrets at equal odds and scores that are shifted by the gap for positives."""
+    secrets = rng.integers(0, 2, n)
+    return rng.normal(size=n) + gap * secrets, secrets
+
+
+def test_success_rate_and_its_interval_equal_the_binomial():
+    guesses = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
+    rate = success_rate(Transcript(torch.tensor([0, 1, 1, 1]), guesses, torch.tensor([0.5, 0.5])))
+    assert rate.value == 0.75
+    assert rate.low == pytest.approx(stats.beta.ppf(0.025, 3, 2))
+    assert rate.high == pytest.approx(stats.beta.ppf(0.975, 4, 1))
+
+
+def test_advantage_is_zero_at_the_largest_prior_and_one_at_certainty():
+    prior = torch.tensor([0.25, 0.75])
+    secrets = torch.tensor([0, 1, 1, 1])
+    always = Transcript(secrets, torch.tensor([[0.1, 0.9]] * 4), prior)
+    assert guessing(always) == 0.75
+    assert advantage(always).value == 0.0
+    assert advantage(always).high > 0
+    right = Transcript(secrets, torch.nn.functional.one_hot(secrets).double(), prior)
+    assert advantage(right).value == 1.0
+
+
+@given(st.integers(5, 60), st.integers(1, 6), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_auroc_equals_scikit_learn_with_ties(n, levels, seed):
+    rng = np.random.default_rng(seed)
+    secrets = np.append(rng.integers(0, 2, n), [0, 1])
+    scores = rng.integers(0, levels, n + 2).astype(float)
+    assert auroc(scored(scores, secrets)).value == pytest.approx(roc_auc_score(secrets, scores))
+
+
+def test_auroc_of_many_values_is_the_macro_one_vs_rest():
+    rng = np.random.default_rng(0)
+    secrets = rng.integers(0, 4, 500)
+    posterior = rng.dirichlet(np.ones(4), 500) + 0.5 * np.eye(4)[secrets]
+    posterior /= posterior.sum(1, keepdims=True)
+    transcript = Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((4,), 0.25))
+    expected = roc_auc_score(secrets, posterior, multi_class="ovr", average="macro")
+    assert auroc(transcript).value == pytest.approx(expected)
+
+
+def test_log_odds_tell_apart_what_rounds_to_certainty():
+    scores = np.array([50.0, 60.0, 70.0, 45.0])  # all posteriors are 1.0 in float64
+    assert auroc(scored(scores, [0, 1, 1, 0])).value == 1.0
+
+
+@given(
+    st.integers(20, 300), st.integers(2, 40), st.sampled_from([0.001, 0.01, 0.1, 0.5]), st.integers(0, 10**6)
+)
+@settings(max_examples=80, deadline=None)
+def test_tpr_at_fpr_is_the_best_real_threshold_ties_together(n, levels, fpr, seed):
+    rng = np.random.default_rng(seed)
+    secrets = np.append(rng.integers(0, 2, n), [0, 1])
+    scores = rng.integers(0, levels, n + 2).astype(float)
+    false, true, _ = roc_curve(secrets, scores, drop_intermediate=False)
+    expected = true[false <= fpr].max()
+    estimate = tpr_at_fpr(scored(scores, secrets), fpr=fpr)
+    assert estimate.value == pytest.approx(expected)
+    assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_constant_scores_have_no_true_positives_at_few_false_ones():
+    assert tpr_at_fpr(scored(np.zeros(100), np.arange(100) % 2)).value == 0.0
+
+
+def test_the_roc_starts_at_the_origin_and_ends_at_one_and_is_a_staircase():
+    rng = np.random.default_rng(1)
+    scores, secrets = gaussians(rng, 1_000, 1.5)
+    curve = np.array(roc(scored(scores, secrets)))
+    assert tuple(curve[-1]) == (1.0, 1.0)
+    assert (np.diff(curve, axis=0) >= 0).all()
+    false, true, _ = roc_curve(secrets, scores, drop_intermediate=False)
+    for f, t in curve[::10]:
+        assert t == pytest.approx(true[false <= f + 1e-12].max())
+
+
+def test_a_transcript_without_one_of_the_values_is_refused():
+    with pytest.raises(ArgumentError, match="play more trials"):
+        auroc(scored([0.1, 0.2], [1, 1]))
+
+
+@pytest.mark.parametrize(("gap", "n"), [(0.0, 200), (1.0, 200), (2.5, 200), (2.5, 2_000), (4.0, 400)])
+def test_auroc_intervals_cover_the_true_area(gap, n):
+    rng = np.random.default_rng([int(gap * 10), n])
+    truth = stats.norm.cdf(gap / math.sqrt(2))
+    found = [auroc(scored(*gaussians(rng, n, gap))) for _ in range(400)]
+    covered = sum(e.low <= truth <= e.high for e in found)
+    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+
+
+def test_macro_auroc_intervals_cover_under_no_leak():
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(300):
+        secrets, posterior = rng.integers(0, 5, 300), rng.dirichlet(np.ones(5), 300)
+        estimate = auroc(
+            Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((5,), 0.2))
+        )
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+
+
+@pytest.mark.parametrize(
+    ("gap", "fpr", "n"), [(0.0, 0.01, 1_000), (2.0, 0.01, 1_000), (2.0, 0.1, 300), (3.5, 0.001, 4_000)]
+)
+def test_tpr_intervals_cover_the_true_rate(gap, fpr, n):
+    rng = np.random.default_rng([int(gap * 10), n])
+    truth = stats.norm.sf(stats.norm.isf(fpr) - gap)
+    found = [tpr_at_fpr(scored(*gaussians(rng, n, gap)), fpr=fpr) for _ in range(300)]
+    covered = sum(e.low <= truth <= e.high for e in found)
+    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+
+
+def test_success_and_advantage_intervals_cover():
+    rng = np.random.default_rng(4)
+    covered = 0
+    for _ in range(400):
+        scores, secrets = gaussians(rng, 300, 1.0)
+        estimate = advantage(scored(scores - 0.5, secrets))
+        truth = 2 * stats.norm.cdf(0.5) - 1
+        covered += estimate.low <= truth <= estimate.high
+    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+
+
+def test_a_perfect_area_still_has_a_lower_limit():
+    estimate = auroc(scored([-1.0] * 30 + [1.0] * 30, [0] * 30 + [1] * 30))
+    assert estimate.value == 1.0
+    assert 0.8 < estimate.low < 1.0
+
+
+def test_over_seeds_is_the_mean_with_students_interval():
+    values = [0.90, 0.92, 0.97]
+    single = [Estimate("AUROC", v, v - 0.01, v + 0.01, 0.95, 100, "Wilson") for v in values]
+    mean = over_seeds(single)
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert (mean.value, mean.low, mean.high) == pytest.approx((np.mean(values), low, min(high, 1.0)))
+    assert over_seeds(single[:1]) == single[0]
+    with pytest.raises(ArgumentError):
+        over_seeds([])
+
+
+def test_utility_equals_scikit_learn():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(0, 3, 300)
+    logits = torch.as_tensor(rng.normal(size=(300, 3)) + np.eye(3)[labels])
+    posterior = torch.softmax(logits, 1).numpy()
+    assert accuracy(logits, torch.as_tensor(labels)).value == pytest.approx(
+        (logits.argmax(1).numpy() == labels).mean()
+    )
+    assert task_auroc(logits, torch.as_tensor(labels)).value == pytest.approx(
+        roc_auc_score(labels, posterior, multi_class="ovr")
+    )
+    assert majority(torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)

@@ -1,0 +1,213 @@
+"""Nothing and everything: through Silent no attack finds anything, through Plain each finds all."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from leakscope import (
+    LDA,
+    PCA,
+    QDA,
+    Dataset,
+    Distribution,
+    Flat,
+    GradientChannel,
+    Inference,
+    Knowledge,
+    Linear,
+    Logistic,
+    MaxPool,
+    NaiveBayes,
+    Perceptron,
+    Plain,
+    Posterior,
+    Prototype,
+    RandomForest,
+    Silent,
+    Through,
+    UserInference,
+    advantage,
+    auroc,
+    guessing,
+    play,
+    seeded,
+    success_rate,
+)
+from leakscope.channels import Release
+from leakscope.data import synthetic, synthetic_bayes
+from leakscope.errors import ArgumentError
+from leakscope.models import build, parameters
+from leakscope.rng import fork
+
+HEADS = [
+    RandomForest(20),
+    NaiveBayes(),
+    LDA(),
+    QDA(),
+    Perceptron(epochs=30),
+    Logistic(),
+    KNeighborsClassifier(5),
+]
+
+
+def people(seed: int) -> Dataset:
+    """40 made-up people with 12 records each."""
+    rng = seeded(seed, "people")
+    who = torch.arange(40).repeat_interleave(12)
+    x = torch.randn(40, 6, generator=rng)[who] + 0.3 * torch.randn(len(who), 6, generator=rng)
+    return Dataset(x, (torch.rand(len(who), generator=rng) < 0.5).long(), {"person": who}, name="people")
+
+
+def games(parts):
+    train, _, public = parts
+    named = {
+        "inference": (Inference(train, "group", batch=4), Posterior(RandomForest(20))),
+        "distribution": (
+            Distribution(train, "group", bins=4, batch=12),
+            Posterior(RandomForest(20), ordinal=True),
+        ),
+    }
+    split = people(0).split(seeded(0, "split"), by="person", train=15, public=15)
+    named["user"] = (UserInference(split[0], "person", candidates=4, batch=3), Prototype(8, 32, epochs=20))
+    return {
+        name: (game, game.on(split[2] if name == "user" else public), attack)
+        for name, (game, attack) in named.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["inference", "distribution", "user"])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_silent_gives_nothing_away(parts, name, rounds):
+    game, rehearsal, attack = games(parts)[name]
+    knowledge = Knowledge(rehearsal, Silent(rounds), 300, game.chances)
+    transcript = play(game, Silent(rounds), attack, knowledge, trials=2_000, rng=seeded(1))
+    rate = success_rate(transcript)
+    assert rate.low <= float(game.chances.max()) <= rate.high
+    area = auroc(transcript)
+    assert area.low <= 0.5 <= area.high
+
+
+@pytest.mark.parametrize("name", ["inference", "distribution", "user"])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_plain_gives_everything_away(parts, name, rounds):
+    game, rehearsal, attack = games(parts)[name]
+    knowledge = Knowledge(rehearsal, Plain(rounds), 600, game.chances)
+    transcript = play(game, Plain(rounds), attack, knowledge, trials=500, rng=seeded(1))
+    assert success_rate(transcript).value == 1.0
+    assert auroc(transcript).value == 1.0
+    assert advantage(transcript).value == 1.0
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: type(head).__name__)
+def test_every_head_finds_everything_in_plain_and_nothing_in_noise(parts, head):
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), Plain(), 400, game.chances)
+    attack = Posterior(head, reduce=MaxPool(10))
+    assert success_rate(play(game, Plain(), attack, knowledge, trials=300, rng=seeded(2))).value == 1.0
+
+    def noise(batch, secret, rng):
+        return (Release.of({"noise": torch.randn(len(batch), 12, generator=rng)}),)
+
+    knowledge = dataclasses.replace(knowledge, channel=noise)
+    area = auroc(play(game, noise, attack, knowledge, trials=1_500, rng=seeded(3)), level=0.999)
+    assert area.low <= 0.5 <= area.high
+
+
+@pytest.mark.parametrize("reduce", [Flat(), MaxPool(3), PCA(5)], ids=repr)
+def test_every_reduction_keeps_what_plain_says(parts, reduce):
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), Plain(), 300, game.chances)
+    attack = Posterior(RandomForest(20), reduce=reduce)
+    assert success_rate(play(game, Plain(), attack, knowledge, trials=200, rng=seeded(2))).value == 1.0
+
+
+def test_gradients_leak_the_group_and_two_rounds_are_joined(parts, channel):
+    game = Inference(parts[0], "group", batch=16)
+    knowledge = Knowledge(game.on(parts[2]), channel, 600, game.chances)
+    transcript = play(game, channel, Posterior(RandomForest(30)), knowledge, trials=500, rng=seeded(4))
+    assert advantage(transcript).low > 0
+    expected = torch.softmax(transcript.rounds.sum(0) + game.chances.log(), dim=1)
+    torch.testing.assert_close(transcript.guesses, expected)
+    assert transcript.after(1).guesses.equal(transcript.single(0).guesses)
+    assert transcript.after(2).guesses.equal(transcript.guesses)
+
+
+def test_no_attack_beats_bayes_where_bayes_is_known():
+    """A linear model at zero: the best success rate has a closed form; LDA comes near, nobody above."""
+    shift, batch, positive = 0.6, 16, 0.7
+    data = synthetic(records=40_000, shift=shift, positive=positive)
+    train, _, public = data.split(
+        seeded(5, "split"), secret="group", train=15_000, public=20_000, standardise=False
+    )
+    model = build(Linear(zeros=True), train, seeded(5))
+    channel = GradientChannel(model, (parameters(model),))
+    game = Inference(train, "group", batch=batch, prior="uniform")
+    knowledge = Knowledge(game.on(public), channel, 6_000, game.chances)
+    best = synthetic_bayes(shift=shift, batch=batch, positive=positive)
+    for head, reach in ((LDA(), 0.03), (RandomForest(50), 0.06)):
+        rate = success_rate(
+            play(game, channel, Posterior(head, reduce=Flat()), knowledge, trials=4_000, rng=seeded(6)),
+            level=0.99,
+        )
+        assert rate.low <= best, "above the best any adversary can do"
+        assert rate.high >= best - reach, "far below what an adversary can do"
+
+
+def test_side_knowledge_raises_the_bar_of_guessing(parts):
+    """Told a column that gives the secret away, an adversary gains nothing more from the gradients."""
+    table = torch.cat([parts[0].x, parts[0].private["group"][:, None].float()], dim=1)
+    from leakscope import Column
+
+    columns = (Column("inputs", 0, 10), Column("copy", 10, 11))
+    data = Dataset(table, parts[0].y, parts[0].private, name="told", columns=columns)
+    game = Inference(data, "group", batch=2, known=("copy",))
+    knowledge = Knowledge(game.on(data), Silent(), 400, game.chances)
+    transcript = play(game, Silent(), Posterior(RandomForest(20)), knowledge, trials=300, rng=seeded(7))
+    assert success_rate(transcript).value == 1.0
+    assert guessing(transcript) == 1.0
+    assert advantage(transcript).value == 0.0
+
+
+def test_the_same_generator_gives_the_same_transcript(parts, channel):
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), channel, 200, game.chances)
+    first, second = (
+        play(game, channel, Posterior(RandomForest(10)), knowledge, trials=100, rng=seeded(8))
+        for _ in range(2)
+    )
+    assert first.guesses.equal(second.guesses)
+    assert first.secrets.equal(second.secrets)
+
+
+def test_a_view_through_a_layer_holds_that_layer_only(parts, channel):
+    game = Inference(parts[0], "group", batch=4)
+    view, _ = game.deal(Through(channel, ("0.bias",)), 10, seeded(9))
+    assert list(view.releases[0].layers) == ["0.bias"]
+    view, _ = game.deal(Through(channel, ("no such",)), 10, seeded(9))
+    with pytest.raises(ArgumentError, match=r"no such.*0\.weight"):
+        _ = view.releases[0].layers
+
+
+def test_a_release_can_be_read_twice_and_says_the_same(parts, channel):
+    view, _ = Inference(parts[0], "group", batch=4).deal(channel, 50, seeded(10))
+    for release in view.releases:
+        again = release.layers
+        assert all(tensor.equal(again[name]) for name, tensor in release.layers.items())
+
+
+def test_forked_generators_differ_from_each_other_and_repeat():
+    first = [torch.rand(3, generator=rng) for rng in fork(seeded(0), 2)]
+    second = [torch.rand(3, generator=rng) for rng in fork(seeded(0), 2)]
+    assert first[0].equal(second[0])
+    assert not first[0].equal(first[1])
+    assert not torch.rand(3, generator=seeded(0, "a")).equal(torch.rand(3, generator=seeded(0, "b")))
+
+
+def test_prototype_refuses_a_game_without_candidates(parts):
+    game = Inference(parts[0], "group", batch=4)
+    with pytest.raises(ArgumentError, match="UserInference"):
+        Prototype()(Knowledge(game.on(parts[2]), Silent(), 10), seeded(0))
