@@ -112,10 +112,10 @@ def audit(
     from leakscope import audits, experiment, plan
 
     table = _table(data, label=label, secret=secret, user=user, drop=drop or [])
+    records = experiment.dataset(table)
     wanted = secret or audits.SECRETS.get(data)
     if wanted is None:
-        raise click.UsageError("--secret is missing: name the private column the adversary is after.")
-    records = experiment.dataset(table)
+        raise click.UsageError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
     name = Path(data).name.split(".")[0]
     document = audits.document(
         records,
@@ -215,26 +215,18 @@ def main() -> None:
     """The entry point: every mistake a user can put right is one sentence and exit code 2."""
     debug = "--debug" in sys.argv[1:]
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Abort:
-        code = 130
-    except click.ClickException as error:
-        code = _complain(error.format_message(), debug)
-    except LeakscopeError as error:
-        code = _complain(str(error), debug)
-    except KeyboardInterrupt:
-        typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
-        code = 130
+        code = app(prog_name="leakscope", standalone_mode=False)
+    except (click.ClickException, LeakscopeError) as error:
+        if debug:
+            raise
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        typer.echo(f"leakscope: {message}", err=True)
+        code = 2
     except BrokenPipeError:
         code = 141
+    if code == 130:  # typer's word for Ctrl-C
+        typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _complain(message: str, debug: bool) -> int:
-    if debug:
-        raise
-    typer.echo(f"leakscope: {message}", err=True)
-    return 2
 
 
 def _table(
@@ -323,3 +315,7 @@ def _run(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[s
 def _headline(result: Result) -> str:
     success, base = result["estimates"]["success"], result["guessing"]
     return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
+
+
+if __name__ == "__main__":
+    main()

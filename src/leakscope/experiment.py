@@ -21,7 +21,7 @@ from leakscope.games import Distribution, UserInference
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.models import build, parameters
-from leakscope.plan import FORMAT, Cell, construct
+from leakscope.plan import FORMAT, Cell, architecture, construct
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
@@ -78,7 +78,7 @@ def run(
     start = time.perf_counter()
     setting = prepare(cell, seed, records=records, trusted=trusted)
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
-    model = build(construct(cell.model, "model", trusted=trusted), setting.train, seeded(seed, "model"))
+    model = build(architecture(cell.model, trusted=trusted), setting.train, seeded(seed, "model"))
     history = fit(
         model,
         setting.train,
@@ -129,7 +129,7 @@ def measure(transcript: Transcript) -> dict[str, Any]:
             {"single": _brief(transcript.single(i)), "accumulated": _brief(transcript.after(i + 1))}
             for i in range(rounds)
         ],
-        "roc": roc(transcript),
+        "roc": [list(point) for point in roc(transcript)],
     }
 
 

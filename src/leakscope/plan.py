@@ -13,7 +13,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from leakscope.catalogue import roles
+from leakscope.dataset import Dataset
 from leakscope.errors import LeakscopeError, PlanError
 
 FORMAT = 1  # of results: a change of meaning changes every cell's key
@@ -147,7 +148,7 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
         raise PlanError(f"observe must name rounds 1 to {cell.rounds}, got {list(cell.observe or ())}.")
     _call(cell.game, ("game",), trusted, given={"data"})
     construct(cell.attack, "attack", trusted=trusted)
-    construct(cell.model, "model", trusted=trusted)
+    architecture(cell.model, trusted=trusted)
     if cell.defense is not None:
         construct(cell.defense, "defense", trusted=trusted)
     if "name" not in cell.data:
@@ -158,6 +159,18 @@ def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (
     """The object a table names; ``given`` are arguments that are not in the table."""
     target, arguments = _call(table, (role,), trusted, given=set(given))
     return target(**arguments, **given)
+
+
+def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Callable[[Dataset], Any]:
+    """What builds the victim's model for a dataset: one of ours, or a user's class or function, which
+    is given the training records if it has an argument ``data``."""
+    if table.get("name") in roles("model"):
+        built: Callable[[Dataset], Any] = construct(table, "model", trusted=trusted)
+        return built
+    target, arguments = _call(table, ("model",), trusted, given={"data"})
+    if "data" in inspect.signature(target).parameters:
+        return lambda data: target(data=data, **arguments)
+    return lambda data: target(**arguments)
 
 
 PARTS = ("attack", "game", "head", "reduction", "defense", "model", "channel")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -170,3 +172,16 @@ def markdown(number: str, *, figures: Iterable[str] = ()) -> str:
     """The recorded values as a Markdown table."""
     lines = [HEADER, ["---"] * len(HEADER), *rows(measured(number), figures=figures)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+MARK = re.compile(r"(<!-- measured (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its tables made anew: ``<!-- measured 000 fig11 -->`` to ``<!-- end -->``."""
+    return MARK.sub(lambda m: f"{m[1]}{markdown(m[2], figures=[m[3]])}\n{m[4]}", text)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        store.write(Path(name), filled(Path(name).read_text(encoding="utf-8")))

@@ -86,7 +86,10 @@ def claim(folder: Path, text: str, digest: str) -> None:
         write(path, mark + text)
         return
     except OSError as error:
-        raise StoreError(f"folder {str(folder)!r} cannot be used: {error.strerror or error}.") from None
+        raise StoreError(
+            f"folder {str(folder)!r} cannot be used: {error.strerror or error}; choose another folder with "
+            f"--output."
+        ) from None
     if not present.startswith(mark):
         raise StoreError(
             f"folder {str(folder)!r} holds the results of another plan; choose another with --output, or "

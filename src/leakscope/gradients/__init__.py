@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from leakscope.core import Loss, Params
 from leakscope.errors import require
-from leakscope.gradients.records import Kept, Records, place
+from leakscope.gradients.records import Kept, Records, drawn_from, place
 
 BUDGET = 256_000_000  # bytes
 CACHE = 2**19  # bytes that stay in the nearest cache while all trials of a block pick from them
-BLOCK = 30_000_000  # bytes: just under what the allocator recycles, where larger ones are new pages each time
+PART = 2**24  # bytes of trials handed out at a time: larger allocations are new pages each time
 
 
 def per_record(
@@ -51,10 +51,11 @@ def blocks(
     loss: Loss = F.cross_entropy,
     budget: int = BUDGET,
 ) -> Iterator[dict[str, Tensor]]:
-    """``batch_means`` in blocks of consecutive trials, in about ``budget`` bytes.
+    """``batch_means`` in blocks of consecutive trials, in about ``budget`` bytes beside the block that
+    the consumer still holds, whatever the number of trials and of records.
 
-    With a budget of 4/3 of what is kept of the drawn records (at most their gradients), each is
-    computed once; with less, once for every block that draws it.
+    A budget of 4/3 of the drawn records' gradients (of their factors, for wide linear layers) has each
+    record computed once; with less it is computed again for every block that draws it.
     """
     records = Records.of(model, params, x, y, loss=loss)
     _check_rows(rows, len(x))
@@ -63,24 +64,40 @@ def blocks(
 
 def _blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
     share = 1 / rows.shape[1]
-    drawn, where = rows.unique(return_inverse=True)
+    drawn, place_of = drawn_from(rows, len(records.x))
     held = len(drawn) * records.kept_size
+    part = max(1, PART // records.size)
     if held > budget * 3 // 4:
         trial = records.size + rows.shape[1] * records.factors_size
         for block in rows.split(max(1, budget // 4 // trial)):
             yield _streamed(records, block, budget=budget // 4, share=share)
         return
     kept = records.keep(drawn, budget=budget // 4, share=share)
-    # Two blocks can be alive, the consumer's and the next. A block reads all that is held, so it is
-    # not made much smaller than that.
-    size = min((budget - held) // 2, max(BLOCK, held // 6))
-    for block in where.split(max(1, size // records.size)):
-        yield _means(records, kept, block)
+    # A block reads all that is held, so it is not made much smaller than that; and it is handed out in
+    # parts, whose copies at the consumer's the allocator recycles.
+    size = min(budget - held, max(PART, held // 2))
+    for block in rows.split(max(1, size // records.size)):
+        means = _means(records, kept, place_of[block])
+        for start in range(0, len(block), part):
+            yield {name: layer[start : start + part] for name, layer in means.items()}
+
+
+def _means(records: Records, kept: Kept, where: Tensor) -> dict[str, Tensor]:
+    """A block of means, from what is kept of all its records."""
+    starts = torch.arange(0, where.numel(), where.shape[1])
+    sums = {}
+    for (kind, name), tensor in kept.items():
+        if kind == "gradient":
+            sums[name] = tensor.new_empty(len(where), tensor.shape[1])
+            for room, some in _sums(sums[name], tensor, where.flatten(), starts):
+                room.copy_(some)
+    return _shaped(records, kept, where, sums)
 
 
 def _streamed(records: Records, rows: Tensor, *, budget: int, share: float) -> dict[str, Tensor]:
-    """A block of means, from one pass of its records after the other: only factors are kept."""
-    drawn, where = rows.unique(return_inverse=True)
+    """The same from one pass of its records after the other, of which only factors are kept."""
+    drawn, place_of = drawn_from(rows, len(records.x))
+    where = place_of[rows]
     kept: Kept = {}
     sums = {
         name: p.new_zeros(len(rows), p.numel())
@@ -91,52 +108,20 @@ def _streamed(records: Records, rows: Tensor, *, budget: int, share: float) -> d
         inside = (where >= part.start) & (where < part.stop)
         count = inside.sum(1)
         for name, total in sums.items():
-            _add_sums(total, new.pop(("gradient", name)), where[inside] - part.start, count.cumsum(0) - count)
+            tensor = new.pop(("gradient", name))
+            for room, some in _sums(total, tensor, where[inside] - part.start, count.cumsum(0) - count):
+                room += some
         place(kept, new, where=part, n=len(drawn))
     return _shaped(records, kept, where, sums)
 
 
-def per_record_blocks(
-    model: nn.Module,
-    params: Params,
-    x: Tensor,
-    y: Tensor,
-    rows: Tensor,
-    *,
-    loss: Loss = F.cross_entropy,
-    budget: int = BUDGET,
-) -> Iterator[dict[str, Tensor]]:
-    """The drawn records' own gradients in blocks of consecutive trials: name -> (tb, k, *shape)."""
-    records = Records.of(model, params, x, y, loss=loss)
-    _check_rows(rows, len(x))
-    return _per_record_blocks(records.formed(), rows, budget)
-
-
-def _per_record_blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
-    drawn, where = rows.unique(return_inverse=True)
-    held = len(drawn) * records.size
-    kept = records.keep(drawn, budget=budget // 4) if held <= budget * 3 // 4 else None
-    size = (budget - held) // 2 if kept is not None else budget // 4
-    trials = max(1, size // (records.size * rows.shape[1]))
-    for some, at in zip(rows.split(trials), where.split(trials), strict=True):
-        block, place_of = kept, at
-        if block is None:
-            drawn, place_of = some.unique(return_inverse=True)
-            block = records.keep(drawn, budget=budget // 4)
-        yield {
-            name: block["gradient", name][place_of].unflatten(2, p.shape)
-            for name, p in records.params.items()
-        }
-
-
-def _means(records: Records, kept: Kept, where: Tensor) -> dict[str, Tensor]:
-    every = torch.arange(0, where.numel(), where.shape[1])
-    sums = {}
-    for name, p in records.params.items():
-        if name not in records.factored:
-            sums[name] = p.new_zeros(len(where), p.numel())
-            _add_sums(sums[name], kept["gradient", name], where.flatten(), every)
-    return _shaped(records, kept, where, sums)
+def _sums(out: Tensor, gradients: Tensor, rows: Tensor, starts: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Columns of ``out`` and the sums over each trial's records that belong there, as many columns at
+    a time as stay in the cache. One thread, the papers' CNN: all columns at once takes 5 to 7 times as
+    long, a dense selection matrix 18 (k=16) and 5 times (k=128)."""
+    columns = max(64, CACHE // (len(gradients) * gradients.element_size()))
+    for some, room in zip(gradients.split(columns, 1), out.split(columns, 1), strict=True):
+        yield room, F.embedding_bag(rows, some, starts, mode="sum")
 
 
 def _shaped(records: Records, kept: Kept, where: Tensor, sums: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -162,11 +147,36 @@ def _products(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
     return out
 
 
-def _add_sums(total: Tensor, gradients: Tensor, rows: Tensor, starts: Tensor) -> None:
-    """Add to each trial its records, from as many columns at a time as stay in the cache."""
-    columns = max(64, CACHE // (len(gradients) * gradients.element_size()))
-    for some, room in zip(gradients.split(columns, 1), total.split(columns, 1), strict=True):
-        room += F.embedding_bag(rows, some, starts, mode="sum")
+def per_record_blocks(
+    model: nn.Module,
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    *,
+    loss: Loss = F.cross_entropy,
+    budget: int = BUDGET,
+) -> Iterator[dict[str, Tensor]]:
+    """The drawn records' own gradients in blocks of consecutive trials: name -> (tb, k, *shape)."""
+    records = Records.of(model, params, x, y, loss=loss)
+    _check_rows(rows, len(x))
+    return _per_record_blocks(records.formed(), rows, budget)
+
+
+def _per_record_blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
+    drawn, place_of = drawn_from(rows, len(records.x))
+    held = len(drawn) * records.size
+    kept = records.keep(drawn, budget=budget // 4) if held <= budget * 3 // 4 else None
+    size = budget // 4 if kept is None else min(budget - held, PART)
+    for block in rows.split(max(1, size // (rows.shape[1] * records.size))):
+        some = kept
+        if some is None:
+            drawn, place_of = drawn_from(block, len(records.x))
+            some = records.keep(drawn, budget=budget // 4)
+        where = place_of[block]
+        yield {
+            name: some["gradient", name][where].unflatten(2, p.shape) for name, p in records.params.items()
+        }
 
 
 def _check_rows(rows: Tensor, n: int) -> None:

@@ -165,8 +165,10 @@ class Pass:
     bytes: int
 
 
-def capture(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Pass:
-    """The factors of these records' gradients, from one forward and one backward pass. ``x`` is given
+def capture(
+    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss, share: float = 1.0
+) -> Pass:
+    """The factors of ``share`` times these records' gradients, from one forward and one backward pass. ``x`` is given
     away: a model whose first layer works in place changes it."""
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     with torch.enable_grad():
@@ -178,7 +180,7 @@ def capture(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Los
             return Pass(logits.detach(), None, seen.bytes)
         losses = record_losses(loss, logits, y)
         edges = [call.output for call in seen.calls]
-        gradients = torch.autograd.grad(losses.sum(), edges)
+        gradients = torch.autograd.grad(losses.sum() * share, edges)
     names = {id(tensor): name for name, tensor in leaves.items()}
     layers = [
         Factors(

@@ -97,15 +97,16 @@ class Records:
             if not self.fast:
                 every = self._by_vmap(x, y)
                 return {("gradient", name): g.flatten(1).mul_(share) for name, g in every.items()}
-            layers = capture(self.model, self.params, x, y, loss=self.loss).layers
+            layers = capture(self.model, self.params, x, y, loss=self.loss, share=share).layers
         if layers is None:
-            raise ArgumentError("model must compute all records in the same way, and this one looks at them first.")
+            raise ArgumentError(
+                "model must compute all records in the same way, and this one looks at them first."
+            )
         kept: Kept = {}
         for layer in layers:
-            scaled = replace(layer, b=layer.b * share)
             if layer.weight in self.factored:
-                kept["a", layer.weight], kept["b", layer.weight] = scaled.a, scaled.b
-            for name, g in scaled.gradients(weight=layer.weight not in self.factored).items():
+                kept["a", layer.weight], kept["b", layer.weight] = layer.a, layer.b
+            for name, g in layer.gradients(weight=layer.weight not in self.factored).items():
                 kept["gradient", name] = g.flatten(1)
         return kept
 
@@ -131,6 +132,14 @@ def place(every: Kept, part: Kept, *, where: slice, n: int) -> None:
             if key not in every:
                 every[key] = tensor.new_empty(n, *tensor.shape[1:])
             every[key][where] = tensor
+
+
+def drawn_from(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The records that were drawn, and for each of the ``n`` its place among them: ``unique`` without
+    sorting, in memory that does not grow with the number of draws."""
+    marked = torch.zeros(n, dtype=torch.long)
+    marked[rows.flatten()] = 1
+    return marked.nonzero()[:, 0], marked.cumsum(0) - 1
 
 
 def _pays_to_factor(layer: Factors) -> bool:

@@ -1,0 +1,149 @@
+"""Plans: what they mean, and what each mistake is told."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leakscope import MLP, Inference, MaxPool, Posterior, RandomForest
+from leakscope.data import synthetic
+from leakscope.errors import PlanError
+from leakscope.plan import construct, parse
+
+CELL = """
+[defaults]
+data = {name = "synthetic"}
+[[cell]]
+game = {name = "Inference", secret = "group", batch = 16}
+attack = {name = "Posterior", head = {name = "RandomForest", trees = 7}, reduce = {name = "MaxPool", width = 4}}
+"""
+
+
+def test_a_table_with_a_name_is_a_constructor_call_all_the_way_down():
+    cell = parse(CELL).cell[0]
+    assert construct(cell.attack, "attack") == Posterior(RandomForest(7), MaxPool(4))
+    assert construct({"name": "MLP", "hidden": [8, 4]}, "model") == MLP((8, 4))
+    game = construct(cell.game, "game", data=synthetic(records=200))
+    assert isinstance(game, Inference)
+    assert game.batch == 16
+
+
+def test_defaults_fill_in_what_a_cell_leaves_out():
+    plan = parse(
+        CELL.replace("[[cell]]", "rounds = 3\n[[cell]]", 1)
+        + '[[cell]]\nrounds = 2\ngame = {name = "Inference", secret = "group"}\n'
+    )
+    assert [cell.rounds for cell in plan.cell] == [3, 2]
+
+
+def test_names_and_published_values_do_not_change_the_key_and_everything_else_does():
+    plain = parse(CELL).cell[0]
+    assert parse(CELL + 'id = "a"\npublished = {auroc = 0.9}\nnote = "n"\n').cell[0].key(0) == plain.key(0)
+    assert plain.key(0) != plain.key(1)
+    assert parse(CELL + "rounds = 4\n").cell[0].key(0) != plain.key(0)
+    assert parse(CELL.replace("trees = 7", "trees = 8")).cell[0].key(0) != plain.key(0)
+
+
+MISTAKES = {
+    "not TOML": ("cell = [", "not valid TOML"),
+    "no cell": ("seeds = [1]", r"at least one \[\[cell\]\]"),
+    "typo in a setting": (
+        CELL + "round = 3\n",
+        r"unknown setting 'cell.1.round' \(did you mean 'rounds'\?\)",
+    ),
+    "typo in the plan": ("seed = [1]\n" + CELL, r"unknown setting 'seed' \(did you mean 'seeds'\?\)"),
+    "wrong kind of setting": (CELL + 'rounds = "many"\n', "cell.1.rounds should be a valid integer.*'many'"),
+    "rounds below 1": (CELL + "rounds = 0\n", "rounds should be greater than or equal to 1, got 0"),
+    "unknown game": (
+        CELL.replace("Inference", "Inferense"),
+        r"unknown game 'Inferense' \(did you mean 'Inference'\?\); known: Inference, Distribution, UserInference",
+    ),
+    "unknown head": (CELL.replace("RandomForest", "Forest"), "unknown attack 'Forest'.*RandomForest"),
+    "unknown argument": (
+        CELL.replace("trees", "tree"),
+        r"RandomForest has no argument 'tree' \(did you mean 'trees'\?\); it takes: trees, depth",
+    ),
+    "missing argument": (CELL.replace('secret = "group", ', ""), "Inference needs the argument 'secret'"),
+    "wrong type": (
+        CELL.replace("trees = 7", 'trees = "seven"'),
+        "RandomForest.trees: should be a valid integer",
+    ),
+    "value against the rule": (
+        CELL.replace("trees = 7", "trees = 0"),
+        "RandomForest.trees must be at least 1, got 0",
+    ),
+    "a part that is no table": (
+        CELL.replace('{name = "RandomForest", trees = 7}', '"forest"'),
+        "Posterior.head must be a table with a name, got 'forest'",
+    ),
+    "data without a name": (CELL.replace('{name = "synthetic"}', "{}"), "data must be a table with a name"),
+    "observed round that is not there": (
+        CELL + "rounds = 3\nobserve = [4]\n",
+        "observe must name rounds 1 to 3",
+    ),
+    "a module nobody trusted": (CELL + 'model = {name = "os.path.join"}\n', "--trust os"),
+    "data given by the plan": (
+        CELL.replace("batch = 16", "batch = 16, data = 3"),
+        "Inference has no argument 'data'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_mistake_is_told_before_anything_is_computed(name):
+    text, words = MISTAKES[name]
+    with pytest.raises(PlanError, match=words):
+        parse(text)
+
+
+def test_trust_covers_a_module_and_what_is_inside_it_and_nothing_else():
+    text = CELL + 'model = {name = "torch.nn.Linear", in_features = 10, out_features = 2}\n'
+    assert parse(text, trusted=["torch"]).cell[0].model["name"] == "torch.nn.Linear"
+    with pytest.raises(PlanError, match="--trust"):
+        parse(text, trusted=["torc"])
+    with pytest.raises(PlanError, match="cannot be imported"):
+        parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch"])
+
+
+def test_an_untrusted_module_is_not_even_imported(tmp_path, monkeypatch):
+    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PlanError):
+        parse(CELL + 'model = {name = "hostile.Net"}\n')
+    assert "hostile" not in sys.modules
+
+
+scalars = st.one_of(
+    st.integers(-3, 3), st.floats(allow_nan=True), st.text(max_size=5), st.booleans(), st.none()
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["name", "secret", "batch", "x"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["data", "game", "attack", "model", "defense", "rounds", "trials", "train", "observe", "x"]
+        ),
+        values,
+        max_size=6,
+    )
+)
+@settings(max_examples=300, deadline=None)
+def test_any_cell_is_accepted_or_refused_in_one_sentence(cell):
+    from leakscope.plan import from_document
+
+    base = {"data": {"name": "synthetic"}, "game": {"name": "Inference", "secret": "group"}}
+    try:
+        from_document({"cell": [base | cell]})
+    except PlanError as error:
+        assert "\n" not in str(error)
