@@ -13,7 +13,7 @@ from leakscope.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
-    from leakscope.attacks.posterior import Posterior
+    from leakscope.attacks.posterior import NoiseAware, Posterior
     from leakscope.attacks.reductions import PCA, Flat, MaxPool
     from leakscope.attacks.users import Prototype
     from leakscope.audits import audit
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from leakscope.core import Defense, Estimate, Knowledge, Release, Transcript, View
     from leakscope.data import from_csv, from_npz, load
     from leakscope.dataset import Batch, Column, Dataset
+    from leakscope.defenses.bottleneck import VIB
+    from leakscope.defenses.dpsgd import DPSGD
+    from leakscope.defenses.gradient import Chain, Noise, Pruning, Sign, Within
+    from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.games import Distribution, Inference, UserInference
     from leakscope.measures.success import (
         advantage,
@@ -40,11 +44,15 @@ __version__ = metadata.version("leakscope")
 
 __all__ = [
     "CNN",
+    "DPSGD",
     "LDA",
     "MLP",
     "PCA",
     "QDA",
+    "VIB",
+    "AdversarialPerturbation",
     "Batch",
+    "Chain",
     "Column",
     "Dataset",
     "Defense",
@@ -58,17 +66,22 @@ __all__ = [
     "Logistic",
     "MaxPool",
     "NaiveBayes",
+    "Noise",
+    "NoiseAware",
     "Perceptron",
     "Plain",
     "Posterior",
     "Prototype",
+    "Pruning",
     "RandomForest",
     "Release",
+    "Sign",
     "Silent",
     "Through",
     "Transcript",
     "UserInference",
     "View",
+    "Within",
     "accuracy",
     "advantage",
     "audit",

@@ -50,7 +50,7 @@ def document(
     known: Sequence[str] = (),
     batch: int = 16,
     rounds: int = 5,
-    trials: int = 1_000,
+    trials: int = 2_000,
     rehearsals: int = 2_000,
     seeds: int = 1,
     model: dict[str, Any] | None = None,

@@ -23,6 +23,7 @@ Inference       game      games              Tell which value of a private colum
 Distribution    game      games              Tell in which of ``bins`` ranges the share of records with a property lies.
 UserInference   game      games              Tell which of ``candidates`` people a batch belongs to, people never met before.
 Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
+NoiseAware      attack    attacks.posterior  Principal components of clean rehearsed gradients, the known noise drawn among them.
 Prototype       attack    attacks.users      The nearest candidate in an embedding learned by telling other people apart.
 RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
 NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
@@ -34,6 +35,14 @@ MaxPool         reduction attacks.reductions The largest of every ``width`` neig
 PCA             reduction attacks.reductions Principal components of the rehearsed gradients.
 Flat            reduction attacks.reductions The gradient as it is.
 Defense         defense   core               No defense: the null object.
+Pruning         defense   defenses.gradient  Keep the largest entries of the gradient and release the rest as zero.
+Sign            defense   defenses.gradient  Release the sign of every entry (SignSGD, paper 000, 6.1).
+Noise           defense   defenses.gradient  Add Gaussian noise of standard deviation ``std`` to every entry of the batch's gradient.
+AdversarialPerturbation defense defenses.perturbation Projected gradient steps on the released gradient against a classifier of the secret.
+VIB             defense   defenses.bottleneck A Gaussian bottleneck before the last layer, and ``beta`` times its divergence in the loss.
+DPSGD           defense   defenses.dpsgd     Clip each record's gradient to norm ``clip`` and add Gaussian noise to the batch's mean.
+Within          defense   defenses.gradient  A defense limited to the named layers; the others are released as they are.
+Chain           defense   defenses.gradient  Defenses one after the other.
 MLP             model     models             Fully connected ReLU net; 32-16 for tables, 64-64 for speech.
 CNN             model     models             The convolutional net of paper 000, table 3, for images of 32 x 32 pixels.
 Linear          model     models             One linear layer; ``zeros`` starts it at zero, where gradients have a closed form.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import gradients
-from leakscope.core import Channel, Defense, Layers, Loss, Params, Release, only
+from leakscope.core import Channel, Defense, Game, Layers, Loss, Params, Release, only
 from leakscope.dataset import Batch
 from leakscope.errors import ArgumentError
 from leakscope.rng import integer
@@ -26,25 +26,51 @@ class GradientChannel:
     rounds: tuple[Params, ...]
     defense: Defense = field(default_factory=Defense)
     loss: Loss = nn.functional.cross_entropy
+    fitted: tuple[Defense, ...] = ()  # one per round, once `prepared`
 
     def undefended(self) -> GradientChannel:
-        """The channel a static adversary believes in."""
-        return replace(self, defense=Defense())
+        """The channel a static adversary believes in: it knows the model and the loss, and no more."""
+        return replace(self, defense=Defense(), fitted=(), loss=self.defense.loss(self.loss))
+
+    def noiseless(self) -> GradientChannel:
+        """The channel without the Gaussian noise its defense adds last."""
+        fitted = tuple(defense.noiseless() for defense in self.fitted)
+        return replace(self, defense=self.defense.noiseless(), fitted=fitted)
+
+    def deviation(self, batch: int) -> float:
+        """The standard deviation of that noise on the mean of ``batch`` records."""
+        return self.defense.deviation(batch)
+
+    def prepared(self, game: Game, rng: torch.Generator, *, trials: int = 1_000) -> GradientChannel:
+        """The channel whose defense has been fitted, round by round, to ``trials`` challenges of the
+        game on public records; most defenses need no fitting."""
+        bare = self.undefended()
+        fitted = []
+        for params in self.rounds:
+            view, secrets = game.deal(replace(bare, rounds=(params,)), trials, rng)
+            people = view.public.get("people")
+            if isinstance(people, Tensor):  # whoever the batch belongs to, not the place among candidates
+                secrets = people.gather(1, secrets[:, None])[:, 0]
+            fitted.append(self.defense.prepared(view.releases[0], secrets, rng))
+        return replace(self, fitted=tuple(fitted))
 
     def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:
-        return tuple(self._release(params, batch, secret, integer(rng)) for params in self.rounds)
+        defenses = self.fitted or (self.defense,) * len(self.rounds)
+        return tuple(
+            self._release(params, defense, batch, secret, integer(rng))
+            for params, defense in zip(self.rounds, defenses, strict=True)
+        )
 
-    def _release(self, params: Params, batch: Batch, secret: Tensor, seed: int) -> Release:
-        kernel = gradients.per_record_blocks if self.defense.per_record else gradients.blocks
+    def _release(self, params: Params, defense: Defense, batch: Batch, secret: Tensor, seed: int) -> Release:
+        data, k, loss = batch.data, batch.rows.shape[1], defense.loss(self.loss)
 
         def blocks() -> Iterator[Layers]:
             rng, start = torch.Generator().manual_seed(seed), 0
-            data = batch.data
-            for layers in kernel(
-                self.model, params, data.x, data.y, batch.rows, loss=self.loss, budget=BLOCK
+            for layers in gradients.blocks(
+                self.model, params, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
             ):
                 stop = start + len(next(iter(layers.values())))
-                yield self.defense.release(layers, secret[start:stop], rng)
+                yield defense.release(layers, secret[start:stop], rng, batch=k)
                 start = stop
 
         return Release(params, blocks)

@@ -90,7 +90,7 @@ def audit(
     ] = None,
     batch: Annotated[int, typer.Option(help="Records behind one gradient.", min=1)] = 16,
     rounds: Annotated[int, typer.Option(help="Rounds trained and observed.", min=1)] = 5,
-    trials: Annotated[int, typer.Option(help="Challenges the adversary has to answer.", min=2)] = 1_000,
+    trials: Annotated[int, typer.Option(help="Challenges the adversary has to answer.", min=2)] = 2_000,
     rehearsals: Annotated[
         int, typer.Option(help="Challenges the adversary rehearses on public records.", min=2)
     ] = 2_000,
@@ -129,7 +129,7 @@ def audit(
         trials=trials,
         rehearsals=rehearsals,
         seeds=seeds,
-        name=f"audit of {name}",
+        name=f"Audit of {name}",
     )
     checked = plan.from_document(document, trusted=trust or [], where="the audit")
     _run(checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or [])

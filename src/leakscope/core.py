@@ -128,6 +128,11 @@ class Game(Protocol):
     """Who draws what. The secrets leave by ``deal`` only, and only `play` and simulations call it."""
 
     @property
+    def batch(self) -> int:
+        """How many records are behind one release."""
+        ...
+
+    @property
     def chances(self) -> Tensor:
         """The prior (m,) of the secret."""
         ...
@@ -172,13 +177,11 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Defense:
-    """No defense: the null object. A defense overrides one method and never calls super().
+    """No defense: the null object. A defense overrides what it changes and never calls super().
 
-    ``per_record``: ``release`` is given (t, k, *shape), one gradient per record, and returns the
-    batch's (t, *shape); otherwise it is given the batch's mean gradient.
+    In the order in which they act: ``model`` and ``loss`` change what is trained, ``weigh`` each
+    record's share in its batch's mean, ``release`` the mean itself.
     """
-
-    per_record = False
 
     def model(self, model: nn.Module) -> nn.Module:
         """The model that is trained and shared."""
@@ -188,9 +191,36 @@ class Defense:
         """The loss it is trained with."""
         return loss
 
-    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator) -> Layers:
-        """What is shared in place of ``layers``, both in the release and inside training."""
+    def weigh(self, squares: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        """Each record's weight (n,) in its batch's mean, layer by layer, from the squared norms (n,)
+        of its own gradient's layers; None, or a layer left out: 1."""
+        return None
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        """What is shared in place of the mean gradients of batches of ``batch`` records, both in the
+        release and, with no secret to know of, inside training."""
         return layers
+
+    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
+        """The defense for one round, fitted to what that round's gradients of public records look
+        like; ``labels`` (t,) are their secrets."""
+        return self
+
+    def noiseless(self) -> Defense:
+        """The same defense without the Gaussian noise it adds last, as an adversary who knows its
+        standard deviation may rehearse it."""
+        return self
+
+    def deviation(self, batch: int) -> float:
+        """The standard deviation of that noise on the mean of ``batch`` records."""
+        return 0.0
+
+
+def shaped(flat: Tensor, like: Layers) -> Layers:
+    """The layers whose `flatten` is ``flat``, with the names and shapes of ``like``."""
+    sizes = [tensor[0].numel() for tensor in like.values()]
+    parts = flat.split(sizes, dim=1)
+    return {name: part.view(tensor.shape) for (name, tensor), part in zip(like.items(), parts, strict=True)}
 
 
 def only(layers: Layers, names: Iterable[str]) -> Layers:

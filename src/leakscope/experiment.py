@@ -78,7 +78,9 @@ def run(
     start = time.perf_counter()
     setting = prepare(cell, seed, records=records, trusted=trusted)
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
-    model = build(architecture(cell.model, trusted=trusted), setting.train, seeded(seed, "model"))
+    model = build(
+        architecture(cell.model, trusted=trusted), setting.train, seeded(seed, "model"), defense=defense
+    )
     history = fit(
         model,
         setting.train,
@@ -88,8 +90,8 @@ def run(
         batch=cell.training.batch,
         defense=defense,
     )
-    model = defense.model(model)
     channel = GradientChannel(model, tuple(history[i] for i in cell.observed), defense)
+    channel = channel.prepared(setting.rehearsal, seeded(seed, "defense"))
     belief = channel if cell.adaptive else channel.undefended()
     knowledge = Knowledge(setting.rehearsal, belief, cell.rehearsals, setting.game.chances)
     attack = construct(cell.attack, "attack", trusted=trusted)

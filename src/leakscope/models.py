@@ -9,9 +9,10 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from leakscope.core import Defense
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, require
-from leakscope.rng import integer
+from leakscope.rng import initialised
 
 Architecture = Callable[[Dataset], nn.Module] | nn.Module
 
@@ -86,21 +87,19 @@ class Linear:
         return nn.Sequential(nn.Flatten(), layer)
 
 
-def build(architecture: Architecture, data: Dataset, rng: torch.Generator) -> nn.Module:
-    """The module for ``data``, initialised by ``rng``; a ready module is taken as it is."""
-    if isinstance(architecture, nn.Module):
-        return architecture
-    model = initialise(lambda: architecture(data), rng)
-    if not isinstance(model, nn.Module):
-        raise ArgumentError(f"{architecture!r} must build a torch.nn.Module, got {type(model).__name__}.")
-    return model
+def build(
+    architecture: Architecture, data: Dataset, rng: torch.Generator, *, defense: Defense | None = None
+) -> nn.Module:
+    """The module for ``data``, with what the defense adds to it, initialised by ``rng``; a ready module
+    keeps its own weights."""
 
+    def make() -> nn.Module:
+        made = architecture if isinstance(architecture, nn.Module) else architecture(data)
+        if not isinstance(made, nn.Module):
+            raise ArgumentError(f"{architecture!r} must build a torch.nn.Module, got {type(made).__name__}.")
+        return defense.model(made) if defense else made
 
-def initialise(make: Callable[[], nn.Module], rng: torch.Generator) -> nn.Module:
-    """What ``make`` makes, its random weights drawn from ``rng`` and not from torch's global state."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer(rng))
-        return make()
+    return initialised(make, rng)
 
 
 def parameters(model: nn.Module) -> dict[str, torch.Tensor]:

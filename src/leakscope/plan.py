@@ -55,7 +55,7 @@ class Cell(BaseModel):
     adaptive: bool = True
     rounds: int = Field(default=5, ge=1)
     observe: tuple[int, ...] | None = None
-    trials: int = Field(default=1_000, ge=2)
+    trials: int = Field(default=2_000, ge=2)
     rehearsals: int = Field(default=2_000, ge=2)
     train: int | None = Field(default=None, ge=2)
     public: int | None = Field(default=None, ge=2)

@@ -7,8 +7,13 @@ adding a role, or running cells in another order or on another process, changes 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+from torch import nn
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def seeded(seed: int, *roles: str | int) -> torch.Generator:
@@ -25,3 +30,10 @@ def fork(rng: torch.Generator, n: int) -> list[torch.Generator]:
 def integer(rng: torch.Generator) -> int:
     """A seed for a library that takes integers (scikit-learn takes 32 bits)."""
     return int(torch.randint(2**31 - 1, (1,), generator=rng))
+
+
+def initialised(make: Callable[[], Module], rng: torch.Generator) -> Module:
+    """What ``make`` makes, its random weights drawn from ``rng`` and not from torch's global state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer(rng))
+        return make()

@@ -9,7 +9,7 @@ from torch.func import functional_call, grad
 from leakscope.core import Defense, Loss, Params
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, require
-from leakscope.gradients import per_record
+from leakscope.gradients import batch_means
 from leakscope.models import parameters
 
 
@@ -26,13 +26,14 @@ def fit(
 ) -> tuple[Params, ...]:
     """θ0..θr: plain SGD, one epoch of ``data`` per round (step 7 of definition 3.1, paper 000).
 
-    The defense acts on every step's gradient, as it does on what is released.
+    The defense acts on the loss and on every step's gradient, as it does on what is released; what it
+    adds to the model is there already if the model was built with it (`models.build`).
     """
     require(rounds >= 0, "fit.rounds", "at least 0", rounds)
     require(rate > 0, "fit.rate", "positive", rate)
     require(batch >= 1, "fit.batch", "at least 1", batch)
     defense = defense or Defense()
-    model, loss = defense.model(model), defense.loss(loss)
+    loss = defense.loss(loss)
     params = parameters(model)
     history: list[Params] = [params]
     for i in range(rounds):
@@ -51,17 +52,24 @@ def _gradient(
     model: nn.Module, params: Params, x: Tensor, y: Tensor, loss: Loss, defense: Defense, rng: torch.Generator
 ) -> Params:
     """The gradient one step descends: a batch of one trial through the defense."""
-    if defense.per_record:
-        each = per_record(model, params, x, y, loss=loss)
-        layers = {name: tensor[None] for name, tensor in each.items()}
+    if type(defense).weigh is not Defense.weigh:  # records are clipped one by one
+        rows = torch.arange(len(x))[None]
+        layers = batch_means(model, params, x, y, rows, loss=loss, weigh=defense.weigh)
     else:
         mean = grad(lambda p: loss(functional_call(model, p, (x,)), y))(dict(params))
         layers = {name: tensor[None] for name, tensor in mean.items()}
-    return {name: tensor[0] for name, tensor in defense.release(layers, None, rng).items()}
+    released = defense.release(layers, None, rng, batch=len(x))
+    return {name: tensor[0] for name, tensor in released.items()}
 
 
 def logits(model: nn.Module, params: Params, data: Dataset, *, block: int = 4_096) -> Tensor:
-    """The model's output for every record."""
-    with torch.no_grad():
-        parts = [functional_call(model, dict(params), (x,)) for x in data.x.split(block)]
-    return torch.cat(parts)
+    """The model's output for every record, in evaluation mode; columns beyond the labels, such as a
+    bottleneck's divergence, are left out."""
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            parts = [functional_call(model, dict(params), (x,)) for x in data.x.split(block)]
+    finally:
+        model.train(training)
+    return torch.cat(parts)[:, : data.classes]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from leakscope.attacks.heads import Classifier, Head, RandomForest, fresh
-from leakscope.attacks.reductions import MaxPool, Reduction
+from leakscope.attacks.reductions import PCA, MaxPool, Reduction
+from leakscope.channels import GradientChannel
 from leakscope.core import Guess, Knowledge, View
+from leakscope.dataset import Batch
 from leakscope.errors import require
 from leakscope.rng import fork, integer
 
@@ -39,17 +41,27 @@ class Posterior:
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
         view, secrets = knowledge.simulate(deal)
-        m = len(knowledge.belief)
+        return self.taught(view, secrets, len(knowledge.belief), learn)
+
+    def taught(
+        self, view: View, secrets: Tensor, m: int, rng: torch.Generator, *, noise: float = 0.0, draws: int = 1
+    ) -> Guess:
+        """The guess learned from a rehearsed view, each of its challenges shown ``draws`` times with
+        Gaussian noise of that standard deviation on its features."""
         steps = []
         for release in view.releases:
-            features = self.reduce.fit(release, learn)
-            rehearsed = _beside(features(release), view)
-            steps.append((features, self._learn(rehearsed, secrets.numpy(), m, learn)))
+            features = self.reduce.fit(release, rng)
+            shown = features(release).repeat(draws, 1)
+            if noise:
+                shown = shown + noise * torch.randn(shown.shape, generator=rng)
+            known = view.public.get("known")
+            side = {"known": known.repeat(draws, 1)} if isinstance(known, Tensor) else {}
+            steps.append((features, self._learn(_beside(shown, side), secrets.repeat(draws).numpy(), m, rng)))
 
         def guess(view: View) -> Tensor:
             rounds = []
             for release, (features, model) in zip(view.releases, steps, strict=True):
-                said = torch.from_numpy(model(_beside(features(release), view))).double()
+                said = torch.from_numpy(model(_beside(features(release), view.public))).double()
                 rounds.append(((self.votes * said + 1) / (self.votes + m)).log())
             return torch.stack(rounds)
 
@@ -62,9 +74,39 @@ class Posterior:
         return learn(self.head, features, secrets, m, rng)
 
 
-def _beside(features: Tensor, view: View) -> Array:
+@dataclass(frozen=True)
+class NoiseAware:
+    """Principal components of clean rehearsed gradients, the known noise drawn among them.
+
+    Against DPSGD and Noise, whose standard deviation the adversary knows. Components fitted to noisy
+    gradients spend themselves on the noise; these are fitted to clipped gradients without it. Noise
+    that is equal and independent in every entry is so among orthonormal components too, so each
+    rehearsed challenge is shown ``draws`` times with fresh noise there. Without noise it is
+    `Posterior` with `PCA`.
+    """
+
+    components: int = 50
+    draws: int = 4
+    head: Head | Classifier = field(default_factory=RandomForest)
+    ordinal: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.draws >= 1, "NoiseAware.draws", "at least 1", self.draws)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        deal, learn = fork(rng, 2)
+        channel, std = knowledge.channel, 0.0
+        if isinstance(channel, GradientChannel):
+            channel, std = channel.noiseless(), channel.deviation(knowledge.game.batch)
+        view, secrets = replace(knowledge, channel=channel).simulate(deal)
+        attack = Posterior(self.head, PCA(self.components), self.ordinal)
+        draws = self.draws if std else 1
+        return attack.taught(view, secrets, len(knowledge.belief), learn, noise=std, draws=draws)
+
+
+def _beside(features: Tensor, public: Mapping[str, Tensor | Batch]) -> Array:
     """Features of the release with the side knowledge, if any, in front."""
-    known = view.public.get("known")
+    known = public.get("known")
     parts = [known, features] if isinstance(known, Tensor) else [features]
     return torch.cat(parts, dim=1).float().numpy()
 

@@ -12,8 +12,7 @@ from leakscope.attacks.reductions import MaxPool, Reduction
 from leakscope.core import Guess, Knowledge, View
 from leakscope.dataset import Batch
 from leakscope.errors import ArgumentError, require
-from leakscope.models import initialise
-from leakscope.rng import fork, integer
+from leakscope.rng import fork, initialised, integer
 
 Encoder = Callable[[Tensor], Tensor]  # features (t, f) -> embeddings (t, e)
 
@@ -66,7 +65,7 @@ class Prototype:
         mean, std = features.mean(0), features.std(0).clamp(min=1e-12)
         scaled = (features - mean) / std
         people = int(classes.max()) + 1
-        net = initialise(lambda: self._net(scaled.shape[1], people), rng)
+        net = initialised(lambda: self._net(scaled.shape[1], people), rng)
         optimiser = torch.optim.Adam(net.parameters(), lr=self.rate)
         for _ in range(self.epochs):
             for rows in torch.randperm(len(scaled), generator=rng).split(64):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from leakscope.core import Loss, Params
 from leakscope.errors import require
-from leakscope.gradients.records import Kept, Records, drawn_from, place
+from leakscope.gradients.records import Kept, Records, Weigh, drawn_from, place
 
 BUDGET = 256_000_000  # bytes
 CACHE = 2**19  # bytes that stay in the nearest cache while all trials of a block pick from them
@@ -34,11 +34,25 @@ def per_record(
 
 
 def batch_means(
-    model: nn.Module, params: Params, x: Tensor, y: Tensor, rows: Tensor, *, loss: Loss = F.cross_entropy
+    model: nn.Module,
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    *,
+    loss: Loss = F.cross_entropy,
+    weigh: Weigh | None = None,
 ) -> dict[str, Tensor]:
     """The mean gradient of every batch ``rows`` (t, k) of indices into ``x``: name -> (t, *shape)."""
-    parts = list(blocks(model, params, x, y, rows, loss=loss))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    means: dict[str, Tensor] = {}
+    start = 0
+    for block in blocks(model, params, x, y, rows, loss=loss, weigh=weigh):
+        for name, layer in block.items():
+            if start == 0:
+                means[name] = layer.new_empty(len(rows), *layer.shape[1:])
+            means[name][start : start + len(layer)] = layer
+        start += len(layer)
+    return means
 
 
 def blocks(
@@ -49,37 +63,44 @@ def blocks(
     rows: Tensor,
     *,
     loss: Loss = F.cross_entropy,
+    weigh: Weigh | None = None,
     budget: int = BUDGET,
 ) -> Iterator[dict[str, Tensor]]:
     """``batch_means`` in blocks of consecutive trials, in about ``budget`` bytes beside the block that
     the consumer still holds, whatever the number of trials and of records.
 
     A budget of 4/3 of the drawn records' gradients (of their factors, for wide linear layers) has each
-    record computed once; with less it is computed again for every block that draws it.
+    record computed once; with less it is computed again for every block that draws it. ``weigh`` gives
+    each record a weight in its batch's mean, per layer, from the squared norms of its own gradient.
     """
-    records = Records.of(model, params, x, y, loss=loss)
+    records = Records.of(model, params, x, y, loss=loss, weigh=weigh)
     _check_rows(rows, len(x))
     return _blocks(records, rows, budget)
 
 
 def _blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
+    # A block is handed out in parts, whose copies at the consumer's the allocator recycles.
+    part = max(1, PART // records.size)
+    for means in _whole_blocks(records, rows, budget):
+        trials = len(next(iter(means.values())))
+        for start in range(0, trials, part):
+            yield {name: layer[start : start + part] for name, layer in means.items()}
+
+
+def _whole_blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
     share = 1 / rows.shape[1]
     drawn, place_of = drawn_from(rows, len(records.x))
     held = len(drawn) * records.kept_size
-    part = max(1, PART // records.size)
     if held > budget * 3 // 4:
         trial = records.size + rows.shape[1] * records.factors_size
-        for block in rows.split(max(1, budget // 4 // trial)):
+        for block in rows.split(max(1, budget // 2 // trial)):
             yield _streamed(records, block, budget=budget // 4, share=share)
         return
     kept = records.keep(drawn, budget=budget // 4, share=share)
-    # A block reads all that is held, so it is not made much smaller than that; and it is handed out in
-    # parts, whose copies at the consumer's the allocator recycles.
+    # A block reads all that is held, so it is not made much smaller than that.
     size = min(budget - held, max(PART, held // 2))
     for block in rows.split(max(1, size // records.size)):
-        means = _means(records, kept, place_of[block])
-        for start in range(0, len(block), part):
-            yield {name: layer[start : start + part] for name, layer in means.items()}
+        yield _means(records, kept, place_of[block])
 
 
 def _means(records: Records, kept: Kept, where: Tensor) -> dict[str, Tensor]:

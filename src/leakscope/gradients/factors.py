@@ -73,7 +73,7 @@ def _convolution_weight(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution)
     # papers' CNN (1 thread, 64 records) this costs 1.15 of the batch's own weight gradient; vmap of
     # the same operator 1.2, a loop 1.7, nine shifted products 2.3, unfold and a product 4 to 6.
     n = len(a)
-    every = torch.ops.aten.convolution_backward(
+    every: Tensor = torch.ops.aten.convolution_backward(
         b.reshape(1, n * b.shape[1], *b.shape[2:]),
         a.reshape(1, n * a.shape[1], *a.shape[2:]),
         a.new_empty(1).expand(n * shape[0], *shape[1:]),  # only its shape is read
@@ -168,8 +168,10 @@ class Pass:
 def capture(
     model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss, share: float = 1.0
 ) -> Pass:
-    """The factors of ``share`` times these records' gradients, from one forward and one backward pass. ``x`` is given
-    away: a model whose first layer works in place changes it."""
+    """The factors of ``share`` times these records' gradients, from one forward and one backward pass.
+
+    ``x`` is given away: a model that begins in place changes it.
+    """
     leaves = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     with torch.enable_grad():
         with _Capture() as seen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +18,8 @@ from leakscope.gradients.factors import Factors, Pass, capture, close, record_lo
 # What is kept of records: ("gradient", name) -> (n, parameters of the layer), or ("a", name) and
 # ("b", name) -> (n, in) and (n, out), the factors of a layer whose gradients are never formed.
 Kept = dict[tuple[str, str], Tensor]
+# Each record's weight per layer from the squared norms of its gradient's layers; see core.Defense.weigh.
+Weigh = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor] | None]
 
 PASS = 256  # records that share one pass at most: more gain nothing and take memory
 
@@ -38,9 +40,12 @@ class Records:
     fast: bool
     factored: frozenset[str]
     bytes: int
+    weigh: Weigh | None = None
 
     @staticmethod
-    def of(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Records:
+    def of(
+        model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss, weigh: Weigh | None = None
+    ) -> Records:
         """These records, or the reason why their gradients would not be what they seem."""
         names = [name for name, _ in model.named_parameters()]
         require(set(names) == set(params), "params", f"the model's own, {names}", list(params))
@@ -49,13 +54,16 @@ class Records:
         with torch.inference_mode(False):
             # Copies, since blocks are computed when they are asked for and training may go on by then.
             ordered = {name: params[name].detach().clone() for name in names}
-            # Sizes that differ prove that a layer's first dimension counts records and nothing else.
-            more = capture(model, ordered, x[:3].clone(), y[:3].clone(), loss=loss)
-            fewer = capture(model, ordered, x[:2].clone(), y[:2].clone(), loss=loss)
-        _refuse_dependence(more, fewer)
-        fast = more.layers is not None and fewer.layers is not None
-        factored = frozenset(layer.weight for layer in more.layers or [] if fast and _pays_to_factor(layer))
-        return Records(model, ordered, x.detach(), y, loss, fast, factored, more.bytes // len(x[:3]))
+            few = [slice(0, min(3, len(x))), *(slice(i, i + 1) for i in range(min(3, len(x))))]
+            among, *alone = (
+                capture(model, ordered, x[part].clone(), y[part].clone(), loss=loss) for part in few
+            )
+        _refuse_dependence(among, alone)
+        # Sizes that differ prove that a layer's first dimension counts records and nothing else.
+        layers = among.layers if all(one.layers is not None for one in alone) else None
+        factored = frozenset(layer.weight for layer in layers or [] if _pays_to_factor(layer))
+        size = among.bytes // len(among.logits)
+        return Records(model, ordered, x.detach(), y, loss, layers is not None, factored, size, weigh)
 
     @property
     def size(self) -> int:
@@ -95,8 +103,8 @@ class Records:
         with torch.inference_mode(False):
             x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
             if not self.fast:
-                every = self._by_vmap(x, y)
-                return {("gradient", name): g.flatten(1).mul_(share) for name, g in every.items()}
+                every = {("gradient", name): g.flatten(1) * share for name, g in self._by_vmap(x, y).items()}
+                return self._weighed(every, share)
             layers = capture(self.model, self.params, x, y, loss=self.loss, share=share).layers
         if layers is None:
             raise ArgumentError(
@@ -108,6 +116,20 @@ class Records:
                 kept["a", layer.weight], kept["b", layer.weight] = layer.a, layer.b
             for name, g in layer.gradients(weight=layer.weight not in self.factored).items():
                 kept["gradient", name] = g.flatten(1)
+        return self._weighed(kept, share)
+
+    def _weighed(self, kept: Kept, share: float) -> Kept:
+        """What is kept, each record with its weight. The norm of a product of factors is that of theirs."""
+        if self.weigh is None:
+            return kept
+        squares = {}
+        for name in self.params:
+            parts = [("a", name), ("b", name)] if name in self.factored else [("gradient", name)]
+            each = [kept[part].square().sum(1) for part in parts]
+            squares[name] = (each[0] * each[1] if len(each) == 2 else each[0]) / share**2
+        for name, weight in (self.weigh(squares) or {}).items():
+            part = ("b" if name in self.factored else "gradient", name)
+            kept[part] = kept[part] * weight[:, None]
         return kept
 
     def _by_vmap(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -153,24 +175,26 @@ def _pays_to_factor(layer: Factors) -> bool:
 
 def _refuse_joint_layers(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        where = f"model.{name}" if name else "model"
+        where, kind = f"model.{name}" if name else "model", type(module).__name__
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
             raise ArgumentError(
-                f"{where} must not normalise over the batch, got {type(module).__name__} with batch statistics "
-                "(a batch's gradient is then not the mean of its records'); use GroupNorm, or model.eval()."
+                f"{where} must not normalise over the batch, got {kind} with batch statistics (a batch's "
+                "gradient is then not the mean of its records'); use GroupNorm, or model.eval()."
             )
         if isinstance(module, _DropoutNd) and module.training and module.p > 0:
             raise ArgumentError(
-                f"{where} must not draw at random, got {type(module).__name__}(p={module.p}) in training mode "
-                "(a record then has no one gradient); use model.eval()."
+                f"{where} must not draw at random, got {kind}(p={module.p}) in training mode (a record then "
+                "has no one gradient); use model.eval()."
             )
 
 
-def _refuse_dependence(more: Pass, fewer: Pass) -> None:
-    inputs = zip(more.layers or [], fewer.layers or [], strict=False)
-    pairs = [(more.logits, fewer.logits), *((one.a, other.a) for one, other in inputs)]
-    if not all(close(one[: len(other)], other) for one, other in pairs):
-        raise ArgumentError(
-            "model must give a record the same output whatever else is in its batch, and this one does not "
-            "(it normalises over the batch, or draws at random); use GroupNorm, or model.eval()."
-        )
+def _refuse_dependence(among: Pass, alone: list[Pass]) -> None:
+    """Compare the logits, and the inputs of all layers, of records among others and of each alone."""
+    for i, one in enumerate(alone):
+        inputs = zip(among.layers or [], one.layers or [], strict=False)
+        pairs = [(among.logits, one.logits), *((layer.a, other.a) for layer, other in inputs)]
+        if not all(close(whole[i : i + 1], part) for whole, part in pairs):
+            raise ArgumentError(
+                "model must give a record the same output alone and among others, and this one does not (it "
+                "joins the records of a batch, or draws at random); use GroupNorm, or model.eval()."
+            )

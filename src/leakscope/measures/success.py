@@ -110,7 +110,7 @@ def over_seeds(estimates: Sequence[Estimate], *, level: float = 0.95) -> Estimat
     if std < 1e-12:
         low, high = min(e.low for e in estimates), max(e.high for e in estimates)
         return Estimate(first.name, mean, low, high, level, first.n, f"widest of {n} seeds, all equal")
-    half = float(stats.t.ppf((1 + level) / 2, n - 1)) * std / np.sqrt(n)
+    half = float(stats.t.ppf((1 + level) / 2, n - 1) * std / np.sqrt(n))
     low, high = max(mean - half, 0.0), min(mean + half, 1.0)
     return Estimate(first.name, mean, low, high, level, first.n, f"Student's t over {n} seeds")
 

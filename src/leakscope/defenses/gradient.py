@@ -1,0 +1,163 @@
+"""Defenses that change the gradient a client releases: pruning, signs, noise, and their combinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core import Defense, Layers, Loss, Release, flatten, only, shaped
+from leakscope.errors import ArgumentError, require
+
+
+@dataclass(frozen=True)
+class Pruning(Defense):
+    """Keep the largest entries of the gradient and release the rest as zero.
+
+    Paper 000, 6.1: ``rate`` of all entries of the whole vector are pruned (0.99; also 0.90 and
+    0.95). The null setting is 0.
+    """
+
+    rate: float = 0.99
+
+    def __post_init__(self) -> None:
+        require(
+            0 <= self.rate < 1,
+            "Pruning.rate",
+            "in [0, 1)",
+            self.rate,
+            way_out="to release nothing use Silent()",
+        )
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        flat = flatten(layers)
+        kept = max(1, flat.shape[1] - int(self.rate * flat.shape[1]))
+        if kept == flat.shape[1]:
+            return layers
+        where = flat.abs().topk(kept, dim=1, sorted=False).indices
+        sparse = torch.zeros_like(flat).scatter_(1, where, flat.gather(1, where))
+        return shaped(sparse, layers)
+
+
+@dataclass(frozen=True)
+class Sign(Defense):
+    """Release the sign of every entry (SignSGD, paper 000, 6.1). There is no null setting."""
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        return {name: tensor.sign() for name, tensor in layers.items()}
+
+
+@dataclass(frozen=True)
+class Noise(Defense):
+    """Add Gaussian noise of standard deviation ``std`` to every entry of the batch's gradient.
+
+    Nothing is clipped, so no differential privacy follows: use DPSGD for that. The null setting is 0.
+    """
+
+    std: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(0 <= self.std < float("inf"), "Noise.std", "finite and at least 0", self.std)
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        return noisy(layers, self.std, rng)
+
+    def noiseless(self) -> Noise:
+        return Noise(0.0)
+
+    def deviation(self, batch: int) -> float:
+        return self.std
+
+
+def noisy(layers: Layers, std: float, rng: torch.Generator) -> Layers:
+    """Every entry with its own Gaussian noise; the same layers at 0."""
+    if std == 0:
+        return layers
+    return {
+        name: torch.empty_like(tensor).normal_(std=std, generator=rng).add_(tensor)
+        for name, tensor in layers.items()
+    }
+
+
+@dataclass(frozen=True)
+class Within(Defense):
+    """A defense limited to the named layers; the others are released as they are."""
+
+    defense: Defense
+    layers: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.layers) > 0, "Within.layers", "at least one layer", self.layers)
+
+    def model(self, model: nn.Module) -> nn.Module:
+        return self.defense.model(model)
+
+    def loss(self, loss: Loss) -> Loss:
+        return self.defense.loss(loss)
+
+    def weigh(self, squares: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        return self.defense.weigh(only(squares, self._known(squares)))
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        inside = only(layers, self._known(layers))
+        return {**layers, **self.defense.release(inside, secret, rng, batch=batch)}
+
+    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
+        def inside() -> Iterator[Layers]:
+            for layers in release.blocks():
+                yield only(layers, self._known(layers))
+
+        return Within(self.defense.prepared(replace(release, blocks=inside), labels, rng), self.layers)
+
+    def _known(self, layers: Mapping[str, Tensor]) -> tuple[str, ...]:
+        unknown = [name for name in self.layers if name not in layers]
+        if unknown:
+            raise ArgumentError(
+                f"Within.layers must name layers of the model, got {unknown[0]!r}; it has: "
+                f"{', '.join(layers)}."
+            )
+        return self.layers
+
+
+@dataclass(frozen=True)
+class Chain(Defense):
+    """Defenses one after the other. What acts on single records (DPSGD's clipping) comes first of
+    itself, as it acts before the batch's mean is formed. The null setting is no defense at all."""
+
+    defenses: tuple[Defense, ...] = ()
+
+    def __init__(self, *defenses: Defense) -> None:
+        listed = defenses[0] if len(defenses) == 1 and isinstance(defenses[0], tuple | list) else defenses
+        object.__setattr__(self, "defenses", tuple(listed))
+
+    def __repr__(self) -> str:
+        return f"Chain({', '.join(map(repr, self.defenses))})"
+
+    def model(self, model: nn.Module) -> nn.Module:
+        for defense in self.defenses:
+            model = defense.model(model)
+        return model
+
+    def loss(self, loss: Loss) -> Loss:
+        for defense in self.defenses:
+            loss = defense.loss(loss)
+        return loss
+
+    def weigh(self, squares: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
+        weights = [found for defense in self.defenses if (found := defense.weigh(squares)) is not None]
+        if len(weights) > 1:
+            raise ArgumentError(
+                "Chain must hold at most one defense that clips records, as the second would clip what the "
+                "first has not yet clipped; leave one out."
+            )
+        return weights[0] if weights else None
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        for defense in self.defenses:
+            layers = defense.release(layers, secret, rng, batch=batch)
+        return layers
+
+    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
+        return Chain(*(defense.prepared(release, labels, rng) for defense in self.defenses))

@@ -1,0 +1,337 @@
+"""Defenses: what each releases, against a second implementation, and at its null setting."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from leakscope import (
+    CNN,
+    DPSGD,
+    MLP,
+    VIB,
+    AdversarialPerturbation,
+    Chain,
+    Dataset,
+    Defense,
+    GradientChannel,
+    Inference,
+    Knowledge,
+    Linear,
+    Noise,
+    NoiseAware,
+    Posterior,
+    Pruning,
+    RandomForest,
+    Sign,
+    Within,
+    auroc,
+    play,
+    seeded,
+)
+from leakscope.core import Release, flatten
+from leakscope.dataset import Batch
+from leakscope.errors import ArgumentError
+from leakscope.gradients import batch_means, per_record
+from leakscope.models import build, parameters
+from leakscope.training import fit, logits
+
+
+@pytest.fixture
+def layers():
+    rng = seeded(0, "layers")
+    return {"w": torch.randn(6, 4, 5, generator=rng), "b": torch.randn(6, 7, generator=rng)}
+
+
+def release(defense: Defense, layers, *, secret=None, batch: int = 16, seed: int = 1):
+    return defense.release(layers, secret, seeded(seed), batch=batch)
+
+
+NULLS = [
+    Defense(),
+    Pruning(0.0),
+    Noise(0.0),
+    DPSGD(math.inf, 0.0),
+    AdversarialPerturbation(radius=0.0),
+    Chain(),
+    Within(Noise(0.0), ("w",)),
+]
+
+
+@pytest.mark.parametrize("defense", NULLS, ids=repr)
+def test_at_its_null_setting_a_defense_changes_nothing(defense, layers):
+    out = release(defense, layers, secret=torch.zeros(6, dtype=torch.long))
+    assert all(out[name].equal(tensor) for name, tensor in layers.items())
+
+
+@pytest.mark.parametrize(
+    "defense", [Pruning(0.9), Sign(), Noise(0.1), DPSGD(), Chain(Pruning(0.5), Sign())], ids=repr
+)
+def test_a_defense_repeats_itself_and_leaves_its_input_alone(defense, layers):
+    before = {name: tensor.clone() for name, tensor in layers.items()}
+    first, second = release(defense, layers), release(defense, layers)
+    assert all(first[name].equal(second[name]) for name in layers)
+    assert all(layers[name].equal(before[name]) for name in layers)
+    assert [first[name].shape for name in layers] == [layers[name].shape for name in layers]
+
+
+def test_pruning_keeps_exactly_the_largest_entries_of_the_whole_vector(layers):
+    out, flat = flatten(release(Pruning(0.8), layers)), flatten(layers)
+    for row, sparse in zip(flat, out, strict=True):
+        kept = row.abs().argsort(descending=True)[: 27 - int(0.8 * 27)]
+        expected = torch.zeros(27).index_copy(0, kept, row[kept])
+        assert sparse.equal(expected)
+
+
+def test_sign_and_noise_are_what_they_say(layers):
+    assert set(flatten(release(Sign(), layers)).unique().tolist()) <= {-1.0, 0.0, 1.0}
+    wide = {"w": torch.zeros(200, 500)}
+    drawn = release(Noise(0.3), wide)["w"]
+    assert drawn.std().item() == pytest.approx(0.3, rel=0.02)
+    assert drawn.mean().abs().item() < 0.01
+
+
+def test_a_chain_is_one_after_the_other(layers):
+    chained = release(Chain(Pruning(0.5), Sign()), layers)
+    by_hand = release(Sign(), release(Pruning(0.5), layers))
+    assert all(chained[name].equal(by_hand[name]) for name in layers)
+    with pytest.raises(ArgumentError, match="at most one defense that clips"):
+        Chain(DPSGD(), DPSGD()).weigh({"w": torch.ones(3)})
+
+
+def test_within_leaves_the_other_layers_alone(layers):
+    out = release(Within(Sign(), ("b",)), layers)
+    assert out["w"].equal(layers["w"])
+    assert out["b"].equal(layers["b"].sign())
+    with pytest.raises(ArgumentError, match="'x'; it has: w, b"):
+        release(Within(Sign(), ("x",)), layers)
+
+
+def small(kind: str) -> tuple[nn.Module, Dataset]:
+    rng = seeded(2, kind)
+    shape = (3, 9, 9) if kind == "cnn" else (40,)
+    data = Dataset(2 * torch.randn(30, *shape, generator=rng), torch.randint(3, (30,), generator=rng), {})
+    return build(CNN(width=2) if kind == "cnn" else MLP((60, 8)), data, rng), data
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_clipped_batch_means_equal_clipping_every_record_by_hand(kind):
+    model, data = small(kind)
+    params = parameters(model)
+    rows = torch.randint(30, (12, 5), generator=seeded(3))
+    every = {name: g.double() for name, g in per_record(model, params, data.x, data.y).items()}
+    norm = torch.cat([g.flatten(1) for g in every.values()], 1).norm(dim=1)
+    clip = float(norm.median())
+    weight = (clip / norm).clamp(max=1)
+    found = batch_means(model, params, data.x, data.y, rows, weigh=DPSGD(clip, 0.0).weigh)
+    for name, g in every.items():
+        expected = (g * weight.view(-1, *[1] * (g.dim() - 1)))[rows].mean(1)
+        torch.testing.assert_close(found[name].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_clipping_within_a_layer_clips_that_layer_by_its_own_norm():
+    model, data = small("mlp")
+    params, name = parameters(model), "2.weight"
+    rows = torch.arange(30)[:, None]
+    every = per_record(model, params, data.x, data.y)
+    found = batch_means(model, params, data.x, data.y, rows, weigh=Within(DPSGD(0.01, 0.0), (name,)).weigh)
+    assert found[name].flatten(1).norm(dim=1).max().item() <= 0.01 * (1 + 1e-5)
+    torch.testing.assert_close(found["0.weight"], every["0.weight"])
+
+
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_our_dpsgd_is_opacus_on_the_same_batch_clip_and_noise(kind):
+    opacus = pytest.importorskip("opacus")
+    from opacus.optimizers import DPOptimizer
+
+    model, data = small(kind)
+    clip, multiplier, k = 0.7, 1.3, 16
+    params = parameters(model)
+    wrapped = opacus.GradSampleModule(
+        build(CNN(width=2) if kind == "cnn" else MLP((60, 8)), data, seeded(2, kind))
+    )
+    wrapped.load_state_dict({f"_module.{name}": value for name, value in params.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # opacus registers hooks that torch comments on
+        nn.functional.cross_entropy(wrapped(data.x[:k]), data.y[:k]).backward()
+    generator = torch.Generator().manual_seed(5)
+    optimiser = DPOptimizer(
+        torch.optim.SGD(wrapped.parameters(), lr=1.0),
+        noise_multiplier=multiplier,
+        max_grad_norm=clip,
+        expected_batch_size=k,
+        generator=generator,
+    )
+    optimiser.pre_step()
+    theirs = {name.removeprefix("_module."): p.grad.clone() for name, p in wrapped.named_parameters()}
+    defense = DPSGD(clip, multiplier, "opacus")
+    rows = torch.arange(k)[None]
+    clean = batch_means(model, params, data.x, data.y, rows, weigh=defense.weigh)
+    draw = torch.Generator().manual_seed(5)
+    for name, mean in clean.items():
+        noise = torch.normal(0.0, multiplier * clip, mean[0].shape, generator=draw) / k
+        torch.testing.assert_close(theirs[name], mean[0] + noise, rtol=1e-5, atol=1e-6)
+    noise = flatten(defense.release({"w": torch.zeros(200, 1_000)}, None, seeded(6), batch=k))
+    assert noise.std().item() == pytest.approx(multiplier * clip / k, rel=0.01)
+
+
+def test_the_two_conventions_of_noise():
+    assert DPSGD(2.0, 0.1).deviation(16) == pytest.approx(0.1 / 4)
+    assert DPSGD(2.0, 0.1, "opacus").deviation(16) == pytest.approx(0.1 * 2 / 16)
+    assert DPSGD(2.0, 0.1, "opacus").multiplier(16) == pytest.approx(0.1)
+    assert DPSGD(2.0, 0.1).multiplier(1) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Pruning(1.0), r"Pruning.rate must be in \[0, 1\), got 1.0; to release nothing use Silent"),
+        (lambda: Pruning(-0.1), "Pruning.rate"),
+        (lambda: Pruning(math.nan), "Pruning.rate"),
+        (lambda: Noise(-1.0), "Noise.std"),
+        (lambda: Noise(math.nan), "Noise.std"),
+        (lambda: DPSGD(clip=0.0), "DPSGD.clip must be positive, got 0.0; to release nothing use Silent"),
+        (lambda: DPSGD(noise=math.nan), "DPSGD.noise"),
+        (lambda: DPSGD(convention="abadi"), "DPSGD.convention"),
+        (lambda: VIB(-1.0), "VIB.beta"),
+        (lambda: AdversarialPerturbation(radius=-1.0), "AdversarialPerturbation.radius"),
+        (lambda: AdversarialPerturbation(steps=-1), "AdversarialPerturbation.steps"),
+        (lambda: Within(Sign(), ()), "Within.layers"),
+    ],
+)
+def test_strengths_out_of_their_range_are_refused(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+def test_a_model_that_joins_the_records_of_a_batch_is_refused():
+    data = small("mlp")[1]
+    model = nn.Sequential(nn.Linear(40, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    with pytest.raises(ArgumentError, match=r"GroupNorm|eval"):
+        fit(model, data, rounds=1, rng=seeded(0), defense=DPSGD())
+
+
+def test_the_defense_acts_inside_training():
+    model, data = small("mlp")
+    plain, pruned, signed = (
+        fit(model, data, rounds=1, rng=seeded(7), batch=30, rate=0.1, defense=defense)
+        for defense in (Defense(), Pruning(0.9), Sign())
+    )
+    start = parameters(model)
+    step = {name: start[name] - pruned[1][name] for name in start}
+    moved = sum(int((value != 0).sum()) for value in step.values())
+    total = sum(value.numel() for value in step.values())
+    assert moved <= total - int(0.9 * total)
+    assert all(((start[name] - signed[1][name]).abs() <= 0.1 + 1e-6).all() for name in start)
+    assert any(not plain[1][name].equal(pruned[1][name]) for name in start)
+
+
+def test_dpsgd_training_with_nothing_clipped_and_no_noise_is_plain_training():
+    model, data = small("mlp")
+    plain = fit(model, data, rounds=2, rng=seeded(8), batch=10)
+    private = fit(model, data, rounds=2, rng=seeded(8), batch=10, defense=DPSGD(math.inf, 0.0))
+    for name in plain[-1]:
+        torch.testing.assert_close(plain[-1][name], private[-1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_perturbed_gradient_stays_within_the_radius_and_fools_its_classifier(parts, channel):
+    game = Inference(parts[0], "group", batch=8)
+    defended = GradientChannel(channel.model, channel.rounds, AdversarialPerturbation(0.01, 0.004)).prepared(
+        game.on(parts[2]), seeded(9), trials=400
+    )
+    rows = torch.randint(1_000, (60, 8), generator=seeded(10))
+    secret = torch.randint(2, (60,), generator=seeded(11))
+    clean = channel(Batch(parts[0], rows), secret, seeded(12))[0].layers
+    moved = defended(Batch(parts[0], rows), secret, seeded(12))[0].layers
+    assert (flatten(moved) - flatten(clean)).abs().max().item() <= 0.01 + 1e-6
+    net = defended.fitted[0].classifier
+    right = [(net(flatten(g)).argmax(1) == secret).double().mean().item() for g in (clean, moved)]
+    assert right[1] < right[0]
+    with pytest.raises(ArgumentError, match="prepared"):
+        AdversarialPerturbation().release(clean, secret, seeded(0), batch=8)
+
+
+def test_a_targeted_perturbation_does_not_depend_on_the_secret(layers):
+    labels = torch.arange(6) % 3
+    fitted = AdversarialPerturbation(0.1, 0.05, targeted=True).prepared(
+        Release.of(layers), labels, seeded(13)
+    )
+    one, two = (release(fitted, layers, secret=secret) for secret in (labels, labels.flip(0)))
+    assert all(one[name].equal(two[name]) for name in layers)
+
+
+def test_a_bottleneck_draws_once_per_record_and_model_and_prices_its_divergence():
+    _, data = small("mlp")
+    defense = VIB(0.5)
+    model = build(MLP((8,)), data, seeded(14), defense=defense)
+    out = model(data.x)
+    assert out.shape == (30, 4)
+    assert model(data.x[5:9]).equal(out[5:9]) or torch.allclose(model(data.x[5:9]), out[5:9], atol=1e-6)
+    loss = defense.loss(nn.functional.cross_entropy)
+    expected = nn.functional.cross_entropy(out[:, :3], data.y) + 0.5 * out[:, 3].mean()
+    assert loss(out, data.y).item() == pytest.approx(expected.item())
+    hidden = model.encoder(data.x)
+    mean, spread = model.mean(hidden), (model.spread(hidden) / 2).exp()
+    exact = torch.distributions.kl_divergence(
+        torch.distributions.Normal(mean, spread), torch.distributions.Normal(0.0, 1.0)
+    ).sum(1)
+    torch.testing.assert_close(out[:, 3], exact, rtol=1e-4, atol=1e-5)
+    model.eval()
+    assert model(data.x)[:, :3].equal(model.decoder(mean))
+    with pytest.raises(ArgumentError, match="Sequential"):
+        defense.model(nn.Linear(3, 2))
+
+
+def test_the_draws_of_a_bottleneck_are_standard_normal_and_new_for_every_model():
+    from leakscope.defenses.bottleneck import _draw
+
+    x = torch.randn(2_000, 6, generator=seeded(15))
+    drawn = _draw(x, torch.zeros(8), 40)
+    assert drawn.mean().abs().item() < 0.02
+    assert drawn.std().item() == pytest.approx(1, abs=0.02)
+    assert torch.corrcoef(drawn.T).fill_diagonal_(0).abs().max().item() < 0.12
+    other = _draw(x, torch.ones(8), 40)
+    assert torch.corrcoef(torch.stack([drawn.flatten(), other.flatten()]))[0, 1].abs().item() < 0.02
+
+
+def test_vib_trains_and_its_gradients_have_the_kernels_blessing():
+    _, data = small("mlp")
+    model = build(MLP((8,)), data, seeded(16), defense=VIB())
+    history = fit(model, data, rounds=2, rng=seeded(17), defense=VIB())
+    assert logits(model, history[-1], data).shape == (30, 3)
+    channel = GradientChannel(model, history[:1], VIB())
+    found = channel(Batch(data, torch.arange(30)[None]), torch.zeros(1, dtype=torch.long), seeded(18))[
+        0
+    ].layers
+    loss = VIB().loss(nn.functional.cross_entropy)
+    expected = torch.autograd.grad(
+        loss(
+            torch.func.functional_call(
+                model, {n: p.requires_grad_() for n, p in history[0].items()}, (data.x,)
+            ),
+            data.y,
+        ),
+        list(history[0].values()),
+    )
+    for tensor, by_hand in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(tensor[0], by_hand, rtol=1e-4, atol=1e-6)
+
+
+def test_knowing_the_noise_beats_not_knowing_it():
+    """A linear model at zero under heavy noise: components fitted to clean gradients find the group."""
+    from leakscope.data import synthetic
+
+    train, _, public = synthetic(records=6_000, inputs=60, shift=2.0, positive=0.9).split(
+        seeded(19), secret="group", train=3_000, public=2_000
+    )
+    model = build(Linear(zeros=True), train, seeded(20))
+    channel = GradientChannel(model, (parameters(model),), DPSGD(clip=10.0, noise=2.0))
+    game = Inference(train, "group", batch=16)
+    knowledge = Knowledge(game.on(public), channel, 800, game.chances)
+    aware = auroc(play(game, channel, NoiseAware(components=5), knowledge, trials=1_500, rng=seeded(21)))
+    pooled = auroc(play(game, channel, Posterior(RandomForest(50)), knowledge, trials=1_500, rng=seeded(21)))
+    assert aware.low > pooled.high

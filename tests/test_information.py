@@ -1,0 +1,101 @@
+"""The mutual information of a transcript, against channels whose information is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from leakscope import Transcript, bounds
+from leakscope.errors import ArgumentError
+from leakscope.measures.information import mutual_information
+
+PRIOR = np.array([0.5, 0.3, 0.2])
+MEANS = np.array([-1.0, 0.5, 2.0])
+
+
+def bayes(rng, n, *, temper=1.0):
+    """What the best adversary says of secret + N(0, 1); tempered, one that trusts it too much."""
+    secrets = rng.choice(3, n, p=PRIOR)
+    evidence = stats.norm.logpdf(rng.normal(MEANS[secrets])[:, None], MEANS) * temper
+    guesses = torch.softmax(torch.as_tensor(evidence + np.log(PRIOR)), 1)
+    return Transcript(torch.as_tensor(secrets), guesses, torch.as_tensor(PRIOR))
+
+
+def truth():
+    """I(secret; secret's mean + N(0, 1)) by numerical integration."""
+    axis = np.linspace(-15, 15, 20_001)
+    densities = stats.norm.pdf(axis, MEANS[:, None])
+    ratio = stats.norm.logpdf(axis, MEANS[:, None]) - np.log(PRIOR @ densities)
+    return float(PRIOR @ integrate.trapezoid(densities * ratio, axis))
+
+
+def test_the_best_adversary_measures_the_true_information_under_the_upper_bounds():
+    found = mutual_information(bayes(np.random.default_rng(0), 40_000), level=0.999)
+    rows = torch.as_tensor(MEANS)[:, None]
+    assert found.low <= truth() <= found.high
+    assert found.value == pytest.approx(truth(), abs=0.02)
+    for bound in (bounds.mixture_information, bounds.variance_information, bounds.pairwise_information):
+        assert found.high <= bound(rows, 1.0, weights=PRIOR)
+
+
+def test_an_adversary_with_the_wrong_model_measures_less():
+    rng = np.random.default_rng(1)
+    for temper in (0.2, 4.0):
+        assert mutual_information(bayes(rng, 20_000, temper=temper)).high < truth()
+
+
+def test_saying_the_prior_measures_nothing_and_certainty_measures_the_entropy():
+    secrets = torch.as_tensor(np.random.default_rng(2).choice(3, 5_000, p=PRIOR))
+    prior = torch.as_tensor(PRIOR)
+    nothing = mutual_information(Transcript(secrets, prior.expand(5_000, 3), prior))
+    assert nothing.low <= 0 <= nothing.high
+    certain = mutual_information(Transcript(secrets, torch.eye(3)[secrets], prior))
+    assert certain.value == pytest.approx(bounds.entropy(PRIOR))
+
+
+def test_confident_mistakes_measure_below_zero_and_are_reported_as_they_are():
+    secrets, prior = torch.tensor([0, 1, 0, 1]), torch.tensor([0.5, 0.5])
+    wrong = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
+    found = mutual_information(Transcript(secrets, wrong, prior))
+    assert found.value == pytest.approx(
+        math.log(2) + (2 * math.log(0.1) + math.log(0.2) + math.log(0.4)) / 4, abs=1e-6
+    )
+    assert found.low < found.value < found.high < math.log(2)
+    impossible = mutual_information(Transcript(secrets, 1 - torch.eye(2)[secrets], prior))
+    assert impossible.value == pytest.approx(math.log(2) + math.log(np.finfo(float).tiny))
+
+
+def test_a_binary_symmetric_channel_gives_back_its_error_through_fano():
+    rng, error = np.random.default_rng(3), 0.1
+    secrets = rng.integers(0, 2, 50_000)
+    said = np.where(rng.random(50_000) < error, 1 - secrets, secrets)
+    posterior = torch.tensor([[1 - error, error], [error, 1 - error]])[torch.as_tensor(said)]
+    played = Transcript(torch.as_tensor(secrets), posterior, torch.tensor([0.5, 0.5]))
+    found = mutual_information(played, level=0.999)
+    assert found.low <= math.log(2) - stats.entropy([error, 1 - error]) <= found.high
+    assert bounds.fano_accuracy(found.value, [0.5, 0.5]) == pytest.approx(1 - error, abs=0.01)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_the_interval_covers_the_true_information_as_often_as_it_says(level):
+    rng, known = np.random.default_rng(4), truth()
+    found = [mutual_information(bayes(rng, 400), level=level) for _ in range(800)]
+    covered = np.mean([e.low <= known <= e.high for e in found])
+    assert covered == pytest.approx(level, abs=0.035)
+    assert found[0].level == level
+    assert found[0].n == 400
+
+
+def test_what_is_no_posterior_is_refused():
+    secrets, prior = torch.tensor([0, 1]), torch.tensor([0.5, 0.5])
+    for guesses in (torch.tensor([0.1, 2.0]), torch.full((2, 2), math.nan), torch.ones(2, 2)):
+        with pytest.raises(ArgumentError, match=r"mutual_information's guesses must be"):
+            mutual_information(Transcript(secrets, guesses, prior))
+    with pytest.raises(ArgumentError, match="at least 2"):
+        mutual_information(Transcript(secrets[:1], torch.ones(1, 2) / 2, prior))
+    with pytest.raises(ArgumentError, match="level"):
+        mutual_information(Transcript(secrets, torch.ones(2, 2) / 2, prior), level=1.0)
