@@ -70,14 +70,10 @@ def test_of_200_audits_of_a_gaussian_mechanism_at_most_5_percent_claim_too_much(
     assert 0 < np.median(lows["any"]) < 0.6 * epsilon  # the telling events are too rare
 
 
-def tied(rng, n):
-    return rng.integers(0, 5, n).astype(float)
-
-
 NULLS = {
     "normal": lambda rng, n: rng.normal(size=n),
     "heavy-tailed": lambda rng, n: rng.standard_cauchy(n) ** 3,
-    "tied": tied,
+    "tied": lambda rng, n: rng.integers(0, 5, n).astype(float),
     "constant": lambda rng, n: np.full(n, 0.3),
 }
 
@@ -90,10 +86,7 @@ def test_scores_that_know_nothing_certify_nothing(kind, trade_off):
     for _ in range(200):
         secrets = coins(rng, 5_000)
         lows.append(bound(played(NULLS[kind](rng, 5_000), secrets), trade_off).low)
-    positive = int((np.array(lows) > 0).sum())
-    assert covers(positive, 200)
-    if trade_off == "any":  # two limits at half the error: far below 5% in truth
-        assert positive <= 0.06 * 200
+    assert np.mean(np.array(lows) == 0) >= 0.94
 
 
 @pytest.mark.parametrize("epsilon", [1, 3])
@@ -121,26 +114,23 @@ def test_the_l2_statistic_of_the_paper_stays_below_the_truth(dimensions):
     assert (np.median(lows) > 0) == (dimensions == 10)  # it drowns in the paper's 10,602 dimensions
 
 
-def test_a_sampled_gaussian_breaks_the_gaussian_assumption_and_not_any():
-    rng, n, lows = np.random.default_rng(3), 200_000, []
-    secrets = coins(rng, n)
-    present = secrets * (rng.random(n) < 0.05)  # the record takes part in one of twenty rounds
-    transcript = played(rng.normal(size=n) + 6 * present, secrets)
-    truth = composed_epsilon(1 / 6, 0.045, steps=1, sampling=0.05)
-    lows = [bound(transcript, trade_off, delta=0.045).low for trade_off in ("any", "gaussian")]
-    assert lows[0] <= truth
+def test_the_gaussian_bound_claims_too_much_where_its_assumption_fails():
+    rng, lie = np.random.default_rng(3), 1 / (1 + math.e)
+    secrets = coins(rng, 10_000)
+    answers = np.where(rng.random(10_000) < lie, 1 - secrets, secrets)  # epsilon 1, and no tail at all
+    assert bound(played(answers.astype(float), secrets), "gaussian").low > 4
 
 
 # --- the bounds, by construction -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trials", [40, 1_000, 5_000, 100_001])
+@pytest.mark.parametrize("trials", [20, 1_000, 5_000, 100_001])
 def test_saturation_is_what_a_perfect_separator_attains(trials):
     secrets = np.arange(trials) % 2
     separated = played(np.random.default_rng(0).normal(size=trials) + 100 * secrets, secrets)
     found = bound(separated)
     assert found.low == found.value == found.high == pytest.approx(saturation(trials, DELTA, 0.95))
-    assert found.low == 0 if trials == 40 else found.low > 0
+    assert found.low == 0 if trials == 20 else found.low > 0
     found = bound(separated, "gaussian")
     assert found.low == found.value == found.high
 
@@ -233,10 +223,10 @@ def test_the_point_estimate_is_the_papers_formula_at_its_best_threshold(pairs):
         assert epsilon_point(transcript, delta=0.01) == pytest.approx(max(found))
 
 
-def test_the_point_estimate_averages_almost_one_when_nothing_leaks_and_saturates_when_all_does():
+def test_the_point_estimate_averages_about_one_when_nothing_leaks_and_saturates_when_all_does():
     rng = np.random.default_rng(0)
     null = [epsilon_point(played(rng.normal(size=5_000), coins(rng, 5_000)), delta=DELTA) for _ in range(200)]
-    assert np.mean(null) == pytest.approx(0.96, abs=0.1)
+    assert np.mean(null) == pytest.approx(1, abs=0.15)
     secrets = np.arange(5_000) % 2
     all_told = epsilon_point(played(rng.normal(size=5_000) + 100 * secrets, secrets), delta=DELTA)
     assert all_told == pytest.approx(math.log(2_500), abs=1e-3)
@@ -291,11 +281,7 @@ def test_steps_without_sampling_compose_to_the_root_of_their_number():
 
 @pytest.mark.slow
 def test_a_sampled_run_agrees_with_opacus():
-    accountants = pytest.importorskip("opacus.accountants.analysis.prv")
-    prv = accountants.PRVAccountant if hasattr(accountants, "PRVAccountant") else None
-    from opacus.accountants import PRVAccountant
-
-    accountant = prv or PRVAccountant()
+    accountant = pytest.importorskip("opacus.accountants").PRVAccountant()
     accountant.history = [(1.0, 0.01, 1_000)]
     ours = composed_epsilon(1.0, DELTA, steps=1_000, sampling=0.01)
     assert ours == pytest.approx(accountant.get_epsilon(DELTA, eps_error=0.01), abs=0.02)

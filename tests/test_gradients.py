@@ -76,8 +76,6 @@ def check(model: nn.Module, *shape: int, fast: bool, n: int = 9, x: Tensor | Non
     agree(gradients.batch_means(model, params, x, y, rows), means)
     for budget in (1, 20_000, 10**9):
         agree(joined(list(gradients.blocks(model, params, x, y, rows, budget=budget))), means)
-        blocks = list(gradients.per_record_blocks(model, params, x, y, rows, budget=budget))
-        agree(joined(blocks), {name: g[rows] for name, g in own.items()})
 
 
 def mlp() -> nn.Module:
@@ -336,8 +334,6 @@ def test_blocks_of_any_budget_join_to_the_batch_means(t: int, k: int, budget: in
     params = parameters(model)
     means = gradients.batch_means(model, params, x, y, rows)
     agree(joined(list(gradients.blocks(model, params, x, y, rows, budget=budget))), means)
-    own = joined(list(gradients.per_record_blocks(model, params, x, y, rows, budget=budget)))
-    agree({name: g.mean(1) for name, g in own.items()}, means)
 
 
 def test_float32_agrees_with_a_loop_to_a_millionth() -> None:
@@ -393,7 +389,7 @@ def test_blocks_are_those_of_the_parameters_at_the_call() -> None:
 def test_a_layer_that_joins_records_or_draws_at_random_is_refused(layer: nn.Module) -> None:
     model = nn.Sequential(nn.Linear(4, 4), layer, nn.Linear(4, CLASSES)).double()
     x, y, rows = problem(model, 4)
-    for kernel in (gradients.blocks, gradients.per_record_blocks, gradients.batch_means):
+    for kernel in (gradients.blocks, gradients.batch_means):
         with pytest.raises(ArgumentError, match=r"model\.1 must not .* model\.eval\(\)"):
             kernel(model, parameters(model), x, y, rows)
 
@@ -454,7 +450,7 @@ def test_a_loss_that_is_not_a_mean_over_records_is_refused(loss: Loss, norm: nn.
 def test_rows_that_are_not_indices_of_batches_are_refused(rows: Tensor) -> None:
     model = mlp()
     x, y, _ = problem(model, 60)
-    for kernel in (gradients.blocks, gradients.per_record_blocks, gradients.batch_means):
+    for kernel in (gradients.blocks, gradients.batch_means):
         with pytest.raises(ArgumentError, match="rows must be"):
             kernel(model, parameters(model), x, y, rows)
 

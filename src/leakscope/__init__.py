@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.reductions import PCA, Flat, MaxPool
     from leakscope.attacks.users import Prototype
     from leakscope.audits import audit
+    from leakscope.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.channels import GradientChannel, Plain, Silent, Through
     from leakscope.core import Defense, Estimate, Knowledge, Release, Transcript, View
     from leakscope.data import from_csv, from_npz, load
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from leakscope.defenses.dpsgd import DPSGD
     from leakscope.defenses.gradient import Chain, Noise, Pruning, Sign, Within
     from leakscope.defenses.perturbation import AdversarialPerturbation
+    from leakscope.epsilon import epsilon_lower_bound
     from leakscope.games import Distribution, Inference, UserInference
+    from leakscope.measures.information import mutual_information
     from leakscope.measures.success import (
         advantage,
         auroc,
@@ -45,13 +48,16 @@ __version__ = metadata.version("leakscope")
 __all__ = [
     "CNN",
     "DPSGD",
+    "L2",
     "LDA",
     "MLP",
     "PCA",
     "QDA",
     "VIB",
     "AdversarialPerturbation",
+    "AttributeAudit",
     "Batch",
+    "Canary",
     "Chain",
     "Column",
     "Dataset",
@@ -62,6 +68,7 @@ __all__ = [
     "GradientChannel",
     "Inference",
     "Knowledge",
+    "LikelihoodRatio",
     "Linear",
     "Logistic",
     "MaxPool",
@@ -86,10 +93,12 @@ __all__ = [
     "advantage",
     "audit",
     "auroc",
+    "epsilon_lower_bound",
     "from_csv",
     "from_npz",
     "guessing",
     "load",
+    "mutual_information",
     "over_seeds",
     "play",
     "roc",
@@ -103,7 +112,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name in CATALOGUE:
         return getattr(import_module(CATALOGUE[name].module), name)
-    if name in ("data", "gradients", "training"):
+    if name in ("bounds", "data", "epsilon", "gradients", "models", "training"):
         return import_module(f"leakscope.{name}")
     raise AttributeError(f"module 'leakscope' has no attribute {name!r}")
 

@@ -144,7 +144,7 @@ def sampled(
     row = int(torch.randint(len(data), (1,), generator=rng))
     ends = torch.stack(values[:2])[None]
     start, label = data.x[row][None], data.y[row][None]
-    distance = _distances(model, params, start, ends, label, positions, clip)
+    distance = _squares(model, params, start, ends, label, positions, clip).sqrt()
     pair = Dataset(
         _with(start[0], ends[0], positions),
         label.repeat(2),
@@ -166,7 +166,7 @@ def _with(record: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     return record.expand(2, -1).index_copy(1, positions, values)
 
 
-def _distances(
+def _squares(
     model: nn.Module,
     params: Params,
     records: Tensor,
@@ -175,21 +175,22 @@ def _distances(
     positions: Tensor,
     clip: float,
 ) -> Tensor:
-    """How far apart the clipped gradients of each record's two versions are."""
+    """The squared distance between the clipped gradients of each record's two versions."""
 
-    def clipped(record: Tensor, label: Tensor) -> Tensor:
+    def gradient(record: Tensor, label: Tensor) -> Tensor:
         def loss(p: Params) -> Tensor:
             return nn.functional.cross_entropy(functional_call(model, dict(p), (record[None],)), label[None])
 
-        flat = torch.cat([g.flatten() for g in grad(loss)(dict(params)).values()])
-        return flat * (clip / flat.norm().clamp(min=1e-12)).clamp(max=1)
+        flat: Tensor = torch.cat([g.flatten() for g in grad(loss)(dict(params)).values()])
+        clipped: Tensor = flat * (clip / flat.norm().clamp(min=1e-12)).clamp(max=1)
+        return clipped
 
     def apart(record: Tensor, values: Tensor, label: Tensor) -> Tensor:
         zero, one = _with(record, values, positions)
-        return (clipped(one, label) - clipped(zero, label)).square().sum()
+        return (gradient(one, label) - gradient(zero, label)).square().sum()
 
     squares: Tensor = vmap(apart)(records, ends, labels)
-    return squares.clamp(min=0).sqrt()
+    return squares
 
 
 def _climb(
@@ -209,14 +210,14 @@ def _climb(
     optimiser = torch.optim.Adam([records], lr=rate)
     best, reached = starts.clone(), torch.full((len(starts),), -1.0)
     for _ in range(steps + 1):
-        distance = _distances(model, params, records, ends, labels, positions, clip)
-        better = distance.detach() > reached
+        squares = _squares(model, params, records, ends, labels, positions, clip)
+        better = squares.detach() > reached
         best = torch.where(better[:, None], records.detach(), best)
-        reached = torch.where(better, distance.detach(), reached)
+        reached = torch.where(better, squares.detach(), reached)
         optimiser.zero_grad()
-        (-distance.square().sum()).backward()
+        (-squares.sum()).backward()
         optimiser.step()
-    return best, reached
+    return best, reached.clamp(min=0).sqrt()
 
 
 def simulated(
@@ -248,3 +249,32 @@ def simulated(
     else:
         raise ArgumentError(f"statistic must be 'likelihood ratio' or 'l2', got {statistic!r}.")
     return Transcript(bits, scores, torch.full((2,), 0.5, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
+class AttributeAudit:
+    """How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
+
+    ``crafted``: the record is made for it, as in the worst case; otherwise drawn from the data.
+    """
+
+    attribute: str
+    statistic: Statistic = "likelihood ratio"
+    delta: float = 1e-5
+    crafted: bool = True
+    steps: int = 2_000
+
+    batch = 1
+    kind = "canary"
+
+    def __post_init__(self) -> None:
+        require(0 < self.delta < 1, "AttributeAudit.delta", "between 0 and 1", self.delta)
+        require(self.steps >= 1, "AttributeAudit.steps", "at least 1", self.steps)
+
+    def record(
+        self, model: nn.Module, params: Params, data: Dataset, *, clip: float, rng: torch.Generator
+    ) -> Crafted:
+        """The record and its neighbour that are played with."""
+        if self.crafted:
+            return craft(model, params, data, self.attribute, clip=clip, rng=rng, steps=self.steps)
+        return sampled(model, params, data, self.attribute, clip=clip, rng=rng)

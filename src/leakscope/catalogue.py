@@ -22,9 +22,13 @@ _TABLE = """
 Inference       game      games              Tell which value of a private column a batch's records share.
 Distribution    game      games              Tell in which of ``bins`` ranges the share of records with a property lies.
 UserInference   game      games              Tell which of ``candidates`` people a batch belongs to, people never met before.
+Canary          game      canary             Tell which of two neighbouring records is behind a gradient (paper 000, definition 7.2).
+AttributeAudit  audit     canary             How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
 NoiseAware      attack    attacks.posterior  Principal components of clean rehearsed gradients, the known noise drawn among them.
 Prototype       attack    attacks.users      The nearest candidate in an embedding learned by telling other people apart.
+LikelihoodRatio attack    canary             The most powerful test between two Gaussian releases of known means.
+L2              attack    canary             The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
 RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
 NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
 LDA             head      attacks.heads      Linear discriminant analysis; the covariance is pulled towards the identity.
@@ -57,6 +61,8 @@ tpr_at_fpr      measure   measures.success   Largest true positive rate of a thr
 roc             measure   measures.success   The ROC curve as (false, true) positive rates.
 guessing        measure   measures.success   The best success rate without the release.
 over_seeds      measure   measures.success   The mean over seeds with Student's interval.
+mutual_information measure measures.information A lower estimate of I(secret; release) in nats.
+epsilon_lower_bound measure epsilon          The epsilon that the trials certify.
 accuracy        measure   measures.utility   Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility   AUROC of the task, macro one-vs-rest over the labels that occur.
 load            data      data               The dataset called ``name``.

@@ -13,15 +13,17 @@ import torch
 from torch import nn
 
 from leakscope import data as sources
+from leakscope import judged
 from leakscope.channels import GradientChannel
 from leakscope.core import Defense, Estimate, Game, Knowledge, Transcript
 from leakscope.dataset import Dataset
-from leakscope.errors import DataError
+from leakscope.defenses.dpsgd import DPSGD
+from leakscope.errors import DataError, PlanError
 from leakscope.games import Distribution, UserInference
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.models import build, parameters
-from leakscope.plan import FORMAT, Cell, architecture, construct
+from leakscope.plan import FORMAT, Cell, architecture, audits, construct
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
@@ -75,6 +77,8 @@ def run(
     cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
 ) -> dict[str, Any]:
     """The result of one cell with one seed."""
+    if audits(cell):
+        return _audit(cell, seed, records=records, trusted=trusted)
     start = time.perf_counter()
     setting = prepare(cell, seed, records=records, trusted=trusted)
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
@@ -104,12 +108,51 @@ def run(
         "cell": cell.described,
         "secret": _secret(setting),
         **measure(transcript),
+        "bounds": judged.bounded(transcript, channel, setting.game.batch),
         "utility": {
             "accuracy": asdict(accuracy(predicted, setting.test.y)),
             "auroc": asdict(task_auroc(predicted, setting.test.y)),
             "majority": majority(setting.test.y),
         },
-        "data": _sizes(setting),
+        "data": _sizes(setting.train, setting.test, setting.public),
+        "model": {"name": cell.model["name"], "parameters": _size(model)},
+        "versions": versions(),
+        "seconds": round(time.perf_counter() - start, 2),
+    }
+
+
+def _audit(
+    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The result of an audit of DP-SGD's step at the model after the last round."""
+    start = time.perf_counter()
+    audit = construct(cell.game, "audit", trusted=trusted)
+    defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else None
+    if not isinstance(defense, DPSGD) or not defense.noise:
+        raise PlanError('AttributeAudit needs defense = {name = "DPSGD", ...} with noise above 0.')
+    records = dataset(cell.data) if records is None else records
+    train, test, public = records.split(
+        seeded(seed, "split"), secret=audit.attribute, train=cell.train, public=cell.public
+    )
+    model = build(architecture(cell.model, trusted=trusted), train, seeded(seed, "model"))
+    history = fit(
+        model,
+        train,
+        rounds=cell.rounds,
+        rng=seeded(seed, "training"),
+        rate=cell.training.rate,
+        batch=cell.training.batch,
+        defense=defense,
+    )
+    crafted = audit.record(model, history[-1], train, clip=defense.clip, rng=seeded(seed, "canary"))
+    found = judged.played(audit, crafted, defense, trials=cell.trials, rng=seeded(seed, "play"))
+    return {
+        "format": FORMAT,
+        "key": cell.key(seed),
+        "seed": seed,
+        "cell": cell.described,
+        "audit": found | {"values": list(train.value_names(audit.attribute))},
+        "data": _sizes(train, test, public),
         "model": {"name": cell.model["name"], "parameters": _size(model)},
         "versions": versions(),
         "seconds": round(time.perf_counter() - start, 2),
@@ -156,8 +199,7 @@ def _secret(setting: Setting) -> dict[str, Any]:
     return {"kind": game.kind, "column": column, "values": values, "chances": chances, "batch": game.batch}
 
 
-def _sizes(setting: Setting) -> dict[str, Any]:
-    train, test, public = setting.train, setting.test, setting.public
+def _sizes(train: Dataset, test: Dataset, public: Dataset) -> dict[str, Any]:
     return {
         "name": train.name,
         "label": train.label,

@@ -146,13 +146,21 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
     """Every name known, every argument of the right kind: no data is touched."""
     if any(not 1 <= i <= cell.rounds for i in cell.observe or ()):
         raise PlanError(f"observe must name rounds 1 to {cell.rounds}, got {list(cell.observe or ())}.")
-    _call(cell.game, ("game",), trusted, given={"data"})
+    if audits(cell):
+        construct(cell.game, "audit", trusted=trusted)
+    else:
+        _call(cell.game, ("game",), trusted, given={"data"})
     construct(cell.attack, "attack", trusted=trusted)
     architecture(cell.model, trusted=trusted)
     if cell.defense is not None:
         construct(cell.defense, "defense", trusted=trusted)
     if "name" not in cell.data:
         raise PlanError('data must be a table with a name, such as {name = "adult"}.')
+
+
+def audits(cell: Cell) -> bool:
+    """Whether the cell is an audit of a mechanism rather than a game about records."""
+    return cell.game.get("name") in roles("audit")
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:

@@ -7,8 +7,9 @@ results always give the same page. `write` does it for a results folder.
 from __future__ import annotations
 
 import math
+import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,144 +17,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from leakscope import store, svg
-from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Average, Json, Section, stable, summarise
+from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
+from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Average, Json, Section, stable, summarise
+from leakscope.summary import audits as audits_of
 
 POINTS = 80  # drawn of one ROC curve, at most
 FIGURES = 12  # settings that get figures, the worst first, so that a large grid stays one readable page
-
-
-@dataclass(frozen=True)
-class Row:
-    """A section with the words that tell it from the others of its secret."""
-
-    number: int
-    section: Section
-    defense: str
-    differs: str
-
-    @property
-    def adversary(self) -> str:
-        if not self.defense:
-            return "–"
-        return "aware" if self.section.informed else "unaware"
-
-    @property
-    def label(self) -> str:
-        parts = [
-            self.defense or "no defense",
-            f"adversary {self.adversary}" if self.defense else "",
-            self.differs,
-        ]
-        return ", ".join(part for part in parts if part)
-
-
-@dataclass(frozen=True)
-class Secret:
-    """All that was measured about one private column, worst first."""
-
-    kind: str
-    column: str
-    value: str
-    data: str
-    count: int  # of values, ranges or people
-    rows: tuple[Row, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.column}, share of {self.value}" if self.kind == "distribution" else self.column
-
-    @property
-    def worst(self) -> Row:
-        return self.rows[0]
-
-    @property
-    def measured(self) -> list[Row]:
-        return [row for row in self.rows if row.section.estimates]
-
-    @property
-    def defended(self) -> list[Row]:
-        """The defended rows to compare: against an adversary who knows the defense, if any was."""
-        rows = [row for row in self.measured if row.defense and "advantage" in row.section.estimates]
-        return [row for row in rows if row.section.informed] or rows
-
-    @property
-    def best_defended(self) -> Row | None:
-        """The defense with the lowest upper limit of the advantage."""
-        return min(self.defended, key=lambda r: r.section.estimates["advantage"].high, default=None)
-
-    def undefended(self, row: Row) -> Section | None:
-        """The section that differs from ``row`` in its defense, or in how it is attacked, alone."""
-        for other in self.measured:
-            if not other.defense and _victim(other.section.cell) == _victim(row.section.cell):
-                return other.section
-        return None
-
-
-def _victim(cell: Json) -> str:
-    free = {"defense", "adaptive", "attack", "trials", "rehearsals", "published"}
-    return stable({key: value for key, value in cell.items() if key not in free})
-
-
-def _secrets(sections: Iterable[Section]) -> list[Secret]:
-    groups: dict[tuple[str, str, str, str], list[Section]] = {}
-    for section in sorted(sections, key=lambda s: s.worst_first):  # the failed come last and join their kin
-        cell, secret = section.cell, section.secret
-        game = cell.get("game") or {}
-        column = secret.get("column") or game.get("secret") or game.get("column") or game.get("user") or "?"
-        found = str((cell.get("data") or {}).get("name", "data")), str(column), str(game.get("name", ""))
-        kin = next((key for key in groups if key[:3] == found), (*found, ""))
-        groups.setdefault((*found, str(secret["kind"])) if secret.get("kind") else kin, []).append(section)
-    secrets, number = [], 0
-    for (data, column, _, kind), group in groups.items():
-        rows = [
-            Row(number + i, section, words(section.cell.get("defense") or {}), differs)
-            for i, (section, differs) in enumerate(zip(group, _differences(group), strict=True), start=1)
-        ]
-        number += len(rows)
-        secret, game = group[0].secret, group[0].cell.get("game") or {}
-        count, values = len(secret.get("chances") or ()), secret.get("values") or ()
-        value = (
-            secret.get("value")
-            or game.get("value")
-            or (values[-1] if values and len(values) != count else column)
-        )
-        secrets.append(Secret(kind, column, str(value), data, count, tuple(rows)))
-    return secrets
-
-
-def _differences(group: Sequence[Section]) -> list[str]:
-    """What tells cells of one secret apart, other than the defense and who knows of it."""
-    tables = [dict(_leaves(section.cell)) for section in group]
-    paths = sorted({path for table in tables for path in table})
-    told = ("defense", "adaptive", "published")
-    vary = [p for p in paths if p[0] not in told and len({stable(table.get(p)) for table in tables}) > 1]
-    return [
-        ", ".join(
-            f"{' '.join(p[:-1] if p[-1] == 'name' else p)} {words(table[p])}" for p in vary if p in table
-        )
-        for table in tables
-    ]
-
-
-def _leaves(table: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, str(key)))
-        else:
-            yield (*path, str(key)), value
-
-
-def words(value: object) -> str:
-    """A plan's table as people say it: ``Pruning (rate 0.99)``."""
-    if isinstance(value, Mapping):
-        rest = ", ".join(
-            f"{key} {words(item)}" for key, item in value.items() if key != "name" and item is not None
-        )
-        name = str(value.get("name", ""))
-        return f"{name} ({rest})" if name and rest else name or rest
-    if isinstance(value, list | tuple):
-        return " + ".join(words(item) for item in value)
-    return str(value)
+BINS = 40  # of a histogram, at most
+EPSILONS = ("any", "gaussian", "exact", "classical")  # in the order of their marks
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -167,6 +38,27 @@ def percent(value: float | None, digits: int = 1) -> str:
     return number(None if value is None else 100 * value, digits) + (
         "" if value is None or math.isnan(value) else "%"
     )
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """Three digits of a number of any size: 284, 96.9, 0.0131."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    places = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
+    return number(value, max(0, places)) if value else "0"
+
+
+def certified(value: float) -> str:
+    """As `significant`, but never more than was certified."""
+    if value <= 0:
+        return "0"
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return significant(math.floor(value / unit + 1e-9) * unit)
+
+
+def small(value: float | None) -> str:
+    """A small chance as people write it: 1e-5."""
+    return "–" if value is None else re.sub(r"e-0*", "e-", f"{value:g}")
 
 
 def spoken(average: Average, guessing: float) -> tuple[str, str, str]:
@@ -198,9 +90,9 @@ class Task:
     secrets: tuple[str, ...]
 
 
-def _tasks(secrets: Iterable[Secret]) -> list[Task]:
+def _tasks(found: Iterable[Secret]) -> list[Task]:
     tasks: dict[str, Task] = {}
-    for secret in secrets:
+    for secret in found:
         for row in sorted(secret.measured, key=lambda r: (bool(r.defense), r.number)):
             utility, free = row.section.utility, secret.undefended(row)
             if not utility:
@@ -218,33 +110,121 @@ def _change(section: Section, free: Section | None) -> float | None:
     return section.utility["accuracy"].value - free.utility["accuracy"].value
 
 
-def _drawn(secrets: Sequence[Secret]) -> set[int]:
+def _drawn(found: Sequence[Secret]) -> set[int]:
     """The rows that get figures: of every secret the worst, then its best defense, then the rest."""
-    first = [secret.worst for secret in secrets]
-    best = [row for secret in secrets if (row := secret.best_defended)]
-    rest = sorted((row for secret in secrets for row in secret.rows), key=lambda row: row.section.worst_first)
+    first = [secret.worst for secret in found]
+    best = [row for secret in found if (row := secret.best_defended)]
+    rest = sorted((row for secret in found for row in secret.rows), key=lambda row: row.section.worst_first)
     ordered = dict.fromkeys(row.number for row in (*first, *best, *rest) if row.section.estimates)
     return set(list(ordered)[:FIGURES])
 
 
-def _known(secrets: Iterable[Secret]) -> list[tuple[str, str]]:
+def _known(found: Iterable[Secret]) -> list[tuple[str, str]]:
     """(secret, the columns the adversary knows the batch's means of)."""
-    games = [(secret.column, row.section.cell.get("game") or {}) for secret in secrets for row in secret.rows]
+    games = [(secret.column, row.section.cell.get("game") or {}) for secret in found for row in secret.rows]
     return list(
         dict.fromkeys((column, ", ".join(game["known"])) for column, game in games if game.get("known"))
     )
+
+
+def _frontier(secret: Secret, found: Frontier) -> tuple[Markup, list[int]]:
+    """The chart, and the settings that its legend must name."""
+    worth = percent if found.measure == "accuracy" else number
+    marks = [
+        (
+            mark.number,
+            mark.label,
+            mark.shape,
+            not mark.shape or mark.row.section.informed,
+            mark.utility.value,
+            (a.value, a.low, a.high),
+            f"{svg.shortened(mark.label, 24)}{', ' + mark.row.adversary if mark.shape else ''}: "
+            f"{number(a.value)} ({number(a.low)} to {number(a.high)}) at {worth(mark.utility.value)}",
+        )
+        for mark in found.marks
+        for a in [mark.advantage]
+    ]
+    axis = f"task {'accuracy' if found.measure == 'accuracy' else 'AUROC'}"
+    title = f"What each defense buys and costs, {secret.title}"
+    chart, numbered = svg.frontier(
+        marks, goal=SLIGHT, percent=found.measure == "accuracy", axis=axis, title=title
+    )
+    return Markup(chart), numbered
+
+
+def _shown(found: Sequence[Attribute]) -> dict[int, list[list[Audit]]]:
+    """The audits whose histograms are drawn, by the place of their attribute: of each the ones that
+    certify most, as many as there is room for."""
+    turns = [(j, i, group) for i, attribute in enumerate(found) for j, group in enumerate(attribute.settings)]
+    kept: dict[int, list[list[Audit]]] = {}
+    for _, i, group in sorted(turns, key=lambda turn: turn[:2]):
+        if sum(len(g) for groups in kept.values() for g in groups) + len(group) <= FIGURES:
+            kept.setdefault(i, []).append(group)
+    return kept
+
+
+def _bins(audit: Audit) -> list[tuple[float, float, float, float]]:
+    """(from, to, how often under either hypothesis), neighbours joined where there are too many."""
+    edges, h0, h1 = audit.histogram or ([], [], [])
+    every = max(1, math.ceil(len(h0) / BINS))
+    starts = range(0, len(h0), every)
+    ends = [min(i + every, len(h0)) for i in starts]
+    return [(edges[i], edges[j], sum(h0[i:j]), sum(h1[i:j])) for i, j in zip(starts, ends, strict=True)]
+
+
+def _histogram(audit: Audit, group: Sequence[Audit], title: str) -> Markup:
+    """On the axis that all records of the group share."""
+    spans = [(table[0][0], table[-1][1]) for table in map(_bins, group)]
+    table = _bins(audit)
+    zero, one = ([row[k] / sum(row[k] for row in table) for row in table] for k in (2, 3))
+    return Markup(
+        svg.histogram(
+            [table[0][0], *(row[1] for row in table)],
+            (zero, one),
+            names=audit.values,
+            span=(min(low for low, _ in spans), max(high for _, high in spans)),
+            title=title,
+        )
+    )
+
+
+def _epsilons(group: Sequence[Audit], title: str) -> Markup:
+    """Paper 000, figure 9: what was certified and what theory says, against clip and noise."""
+    several = len({audit.setting[2] for audit in group}) > 1
+    columns: dict[tuple[float, ...], tuple[list[str], list[tuple[int, int, bool, float, str]], float | None]]
+    columns = {}
+    for audit in group:
+        labels = [f"{value:,g}" for value in audit.setting[: 3 if several else 2]]
+        most = min(audit.numbers("saturation"), default=None)
+        _, points, _ = columns.setdefault(audit.setting, (labels, [], most))
+        for place, name in enumerate(EPSILONS):
+            bound = audit.certified(name) if place < 2 else None
+            value = bound.low if bound else audit.largest(name)
+            filled = place > 1 or audit.record != "sampled"
+            tip = f"clip {labels[0]}, noise {labels[1]}, {name}{', ' + audit.record if bound else ''}"
+            point = place, place + 1, filled, value, f"{tip}: {significant(value)}"
+            if value is not None and (bound or point not in points):
+                points.append(point)  # type: ignore[arg-type]
+    limit = "any: more cannot be certified with this many trials"
+    heads = ("clip", "noise", "trials")[: 3 if several else 2]
+    return Markup(svg.epsilons(list(columns.values()), heads=heads, limit=limit, title=title))
 
 
 def _distinct(tables: Iterable[Json | None]) -> list[Json]:
     return list({stable(table): table for table in tables if table}.values())
 
 
+def _marked(draw: Callable[..., str]) -> Callable[..., Markup]:
+    return lambda *args, **kwargs: Markup(draw(*args, **kwargs))
+
+
 def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     """The page. All words from the data are escaped."""
-    secrets = _secrets(summarise(results))
-    rows = [row for secret in secrets for row in secret.rows]
+    found, audited = secrets(summarise(results)), attributes(audits_of(results))
+    rows = [row for secret in found for row in secret.rows]
     measured = [row for row in rows if row.section.estimates]
     runs = [run for row in measured for run in row.section.runs]
+    runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
     lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
     environment = Environment(
         loader=PackageLoader("leakscope"),
@@ -254,18 +234,20 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
+    environment.filters.update(significant=significant, certified=certified, small=small)
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
     return environment.get_template("report.html").render(
         title=title,
         plan=plan,
-        secrets=secrets,
+        secrets=found,
         rows=rows,
         measured=measured,
+        attributes=audited,
         seeds=sorted({int(result["seed"]) for result in results}),
         severities=SEVERITIES,
         bands=(SLIGHT, SEVERE),
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
-        drawn=_drawn(secrets),
+        drawn=_drawn(found),
         points=POINTS if len(rows) <= FIGURES else POINTS // 2,
         facts={
             "observed": either(row.section.observed for row in rows),
@@ -274,18 +256,25 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
             "prior": either(words(prior) for row in rows if (prior := row.section.cell.get("prior"))),
             "rehearsals": either(row.section.cell.get("rehearsals") for row in rows),
         },
-        known=_known(secrets),
-        tasks=_tasks(secrets),
+        known=_known(found),
+        tasks=_tasks(found),
+        frontiers=[frontier(secret) for secret in found],
+        histograms=_shown(audited),
         data=_distinct(run.get("data") for run in runs),
         models=_distinct(run.get("model") for run in runs),
         versions=[words(table) for table in _distinct(run.get("versions") for run in runs)],
         seconds=round(sum(float(run.get("seconds") or 0) for run in runs)),
         spoken=spoken,
-        icon=lambda name: Markup(svg.severity(name)),
-        strip=lambda *args, **kwargs: Markup(svg.strip(*args, **kwargs)),
-        scale=lambda span: Markup(svg.scale(span)),
-        roc=lambda *args, **kwargs: Markup(svg.roc(*args, **kwargs)),
-        rounds=lambda *args, **kwargs: Markup(svg.rounds(*args, **kwargs)),
+        bins=_bins,
+        icon=_marked(svg.severity),
+        strip=_marked(svg.strip),
+        scale=_marked(svg.scale),
+        roc=_marked(svg.roc),
+        rounds=_marked(svg.rounds),
+        mark=_marked(svg.mark),
+        frontier=_frontier,
+        histogram=_histogram,
+        epsilons=_epsilons,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import stdev
 from typing import Any
+
+from scipy import stats
 
 from leakscope import svg
 from leakscope.core import Estimate
@@ -36,6 +38,16 @@ class Average:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What no adversary can exceed: the weakest over seeds, None where one of them has no bound."""
+
+    advantage: float | None
+    accuracy: float | None
+    information: float | None  # nats
+    method: str
+
+
+@dataclass(frozen=True)
 class Section:
     """One cell of a plan over its seeds. Without ``estimates`` every seed failed."""
 
@@ -49,6 +61,8 @@ class Section:
     roc: tuple[tuple[float, float], ...]
     utility: Mapping[str, Average]
     majority: float | None
+    information: Average | None = None  # nats; may be negative
+    bounds: Bounds | None = None  # None: none was sought
 
     @property
     def severity(self) -> str:
@@ -97,10 +111,15 @@ class Section:
 
 def summarise(results: Sequence[Json]) -> list[Section]:
     """One section per cell, averaged over seeds, in the order in which the cells first appear."""
+    return [_section(runs) for runs in _cells(result for result in results if not _audited(result))]
+
+
+def _cells(results: Iterable[Json]) -> list[list[Json]]:
+    """The results of each cell, by seed."""
     cells: dict[str, list[Json]] = {}
     for result in results:
         cells.setdefault(stable(result["cell"]), []).append(result)
-    return [_section(sorted(runs, key=lambda run: int(run["seed"]))) for runs in cells.values()]
+    return [sorted(runs, key=lambda run: int(run["seed"])) for runs in cells.values()]
 
 
 def stable(value: object) -> str:
@@ -113,7 +132,7 @@ def _section(results: Sequence[Json]) -> Section:
     runs = tuple(r for r in results if not r.get("error"))
     utilities = [run["utility"] for run in runs if run.get("utility")]
     majorities = [u["majority"] for u in utilities if u.get("majority") is not None]
-    estimates = _averages([run["estimates"] for run in runs])
+    estimates = _averages([run.get("estimates") or {} for run in runs])
     if runs and not {"success", "advantage"} <= estimates.keys():  # no number is better than half of one
         failures += tuple((int(run["seed"]), "no finite success rate and advantage") for run in runs)
         runs, estimates = (), {}
@@ -132,6 +151,8 @@ def _section(results: Sequence[Json]) -> Section:
         roc=_mean_roc([run["roc"] for run in runs if run.get("roc")]),
         utility=_averages([{k: v for k, v in u.items() if k != "majority"} for u in utilities]),
         majority=_mean(majorities) if majorities else None,
+        information=_information([run.get("bounds") or {} for run in runs]),
+        bounds=_bounds([run["bounds"] or {} for run in runs if "bounds" in run], len(runs)),
     )
 
 
@@ -152,6 +173,144 @@ def _average(estimates: Sequence[Json]) -> Average:
     values = [float(estimate["value"]) for estimate in estimates]
     std = stdev(values) if len(values) > 1 else None
     return Average(mean.value, mean.low, mean.high, mean.level, mean.n, len(values), std, mean.method)
+
+
+def _information(bounds: Sequence[Json]) -> Average | None:
+    """As `over_seeds`, but free to leave 0 to 1: information is in nats, and may be found negative."""
+    found = [table["information"] for table in bounds if _finite(table.get("information"))]
+    if not found or len(found) < len(bounds):
+        return None
+    values, first = [float(estimate["value"]) for estimate in found], found[0]
+    level, n, seeds = float(first.get("level", 0.95)), int(first.get("n", 0)), len(found)
+    if seeds == 1:
+        method = str(first.get("method", ""))
+        return Average(values[0], first["low"], first["high"], level, n, 1, None, method)
+    mean, std = _mean(values), stdev(values)
+    if std < 1e-12:
+        low, high = min(e["low"] for e in found), max(e["high"] for e in found)
+        return Average(mean, low, high, level, n, seeds, std, f"widest of {seeds} seeds, all equal")
+    half = float(stats.t.ppf((1 + level) / 2, seeds - 1)) * std / math.sqrt(seeds)
+    return Average(mean, mean - half, mean + half, level, n, seeds, std, f"Student's t over {seeds} seeds")
+
+
+def _bounds(tables: Sequence[Json], seeds: int) -> Bounds | None:
+    if not tables:
+        return None
+
+    def weakest(name: str) -> float | None:
+        found = [float(table[name]) for table in tables if _number(table.get(name))]
+        return max(found) if len(found) == seeds else None
+
+    methods = dict.fromkeys(str(table["method"]) for table in tables if table.get("method"))
+    return Bounds(
+        advantage=weakest("advantage_bound"),
+        accuracy=weakest("accuracy_bound"),
+        information=weakest("information_bound"),
+        method="; ".join(methods),
+    )
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One audit of differential privacy over its seeds. Without ``tables`` every seed failed.
+
+    Of every number it shows the one that claims least: the smallest certified epsilon, the largest
+    guarantee."""
+
+    cell: Json
+    runs: tuple[Json, ...]
+    tables: tuple[Json, ...]  # their "audit" entries
+    failures: tuple[tuple[int, str], ...]
+
+    def fact(self, name: str, otherwise: Any = None) -> Any:
+        """What is the same for every seed; a failed audit has what its plan says."""
+        plan = self.cell.get("audit")
+        sources = (*self.tables[:1], plan if isinstance(plan, Mapping) else {}, self.cell.get("game") or {})
+        return next((source[name] for source in sources if source.get(name) is not None), otherwise)
+
+    def numbers(self, name: str) -> list[float]:
+        """One number for every seed; empty unless all have it."""
+        found = [float(table[name]) for table in self.tables if _number(table.get(name))]
+        return found if len(found) == len(self.tables) else []
+
+    def largest(self, name: str) -> float | None:
+        return max(self.numbers(name), default=None)
+
+    def certified(self, assuming: str) -> Average | None:
+        """The epsilon that every seed certifies (``low``), of at most ``high`` that could have been."""
+        found = [table.get(assuming) or {} for table in self.tables]
+        if not found or not all(_number(estimate.get("low")) for estimate in found):
+            return None
+        value, low, high = (
+            min((float(e[key]) for e in found if _number(e.get(key))), default=math.nan)
+            for key in ("value", "low", "high")
+        )
+        level, n = float(found[0].get("level", 0.95)), int(found[0].get("n") or self.fact("trials", 0))
+        return Average(value, low, high, level, n, len(found), None, str(found[0].get("method", "")))
+
+    @property
+    def attribute(self) -> str:
+        return str(self.fact("attribute") or self.fact("secret") or "?")
+
+    @property
+    def data(self) -> str:
+        return str((self.cell.get("data") or {}).get("name", "data"))
+
+    @property
+    def record(self) -> str:
+        """How the record was come by: in one word, or none."""
+        return {True: "crafted", False: "sampled"}.get(self.fact("crafted"), "")
+
+    @property
+    def values(self) -> tuple[str, str]:
+        """What the attribute is under either hypothesis."""
+        given = [str(value) for value in self.fact("values") or ()]
+        return (given[0], given[1]) if len(given) == 2 else ("first value", "second value")
+
+    @property
+    def setting(self) -> tuple[float, ...]:
+        """Clip, noise, trials; beyond all others where they are not known."""
+        values = (self.fact(name) for name in ("clip", "std", "trials"))
+        return tuple(float(value) if _number(value) else math.inf for value in values)
+
+    @property
+    def histogram(self) -> tuple[list[float], list[float], list[float]] | None:
+        """Edges, and how often the statistic fell between them under either hypothesis; first seed."""
+        table = self.fact("histogram") or {}
+        edges, h0, h1 = ([float(v) for v in table.get(key) or ()] for key in ("edges", "h0", "h1"))
+        whole = len(h0) == len(h1) == len(edges) - 1 > 0 and edges[0] < edges[-1]
+        return (edges, h0, h1) if whole and sum(h0) > 0 and sum(h1) > 0 else None
+
+
+def audits(results: Sequence[Json]) -> list[Audit]:
+    """One audit per cell and per kind of record, clip and noise in it."""
+    found = []
+    for runs in _cells(result for result in results if _audited(result)):
+        failures = tuple(
+            (int(r["seed"]), str(r.get("error", "no audit"))) for r in runs if not r.get("audit")
+        )
+        kinds: dict[str, list[Json]] = {}
+        for run in runs:
+            if run.get("audit"):
+                same = ("attribute", "values", "statistic", "delta", "crafted", "clip", "std", "trials")
+                kinds.setdefault(stable([run["audit"].get(key) for key in same]), []).append(run)
+        for group in kinds.values() or [[]]:
+            tables = tuple(run["audit"] for run in group)
+            found.append(Audit(runs[0]["cell"], tuple(group), tables, failures))
+            failures = ()  # said once
+    return found
+
+
+def _audited(result: Json) -> bool:
+    """Whether a result is of an audit, or would have been had it not failed."""
+    cell = result["cell"]
+    if result.get("audit") or result.get("estimates"):
+        return bool(result.get("audit"))
+    return bool(cell.get("audit")) or (cell.get("game") or {}).get("name") == "Canary"
 
 
 def _mean(values: Sequence[float]) -> float:

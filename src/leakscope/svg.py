@@ -12,11 +12,23 @@ from html import escape
 
 Point = tuple[float, float]
 Whisker = tuple[float, float, float]  # value, low, high
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 30, 46  # the margins around a plot
 FLOOR = 7e-4  # where the logarithmic axis of false alarms begins: a little left of 0.1%
 MARKED = 24  # rounds up to which every round gets a point of its own
+LETTER = 6.4  # about the width of one
+SHAPES = (  # from the middle; told apart without colour. The first is for no defense
+    "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0zm-4 0a8 8 0 1 1 16 0a8 8 0 1 1-16 0z",
+    "m-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0-9.2 0z",
+    "m-4.2-4.2h8.4v8.4h-8.4z",
+    "m0-5.6l5.4 9.4h-10.8z",
+    "m0-6.2l5 6.2-5 6.2-5-6.2z",
+    "m0 5.6l5.4-9.4h-10.8z",
+    "m-1.8-5.4h3.6v3.6h3.6v3.6h-3.6v3.6h-3.6v-3.6h-3.6v-3.6h3.6z",
+    "m-5.6 0l2.8-4.8h5.6l2.8 4.8-2.8 4.8h-5.6z",
+)
 
 
 def severity(name: str) -> str:
@@ -33,8 +45,8 @@ def severity(name: str) -> str:
     return f'<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">{ring}{shapes.get(name, "")}</svg>'
 
 
-def strip(whisker: Whisker, *, span: tuple[float, float], tip: str) -> str:
-    """A dot with its interval on a line as wide as the page allows."""
+def strip(whisker: Whisker, *, span: tuple[float, float], tip: str, bound: float | None = None) -> str:
+    """A dot with its interval on a line as wide as the page allows; a tall tick at a bound below 1."""
     value, low, high = (_percent(v, span) for v in whisker)
     words = escape(tip)
     marks = (
@@ -43,6 +55,9 @@ def strip(whisker: Whisker, *, span: tuple[float, float], tip: str) -> str:
         f'<line x1="{high}" x2="{high}" y1="9" y2="19" class="whisker"/>'
         f'<circle cx="{value}" cy="14" r="5" class="dot"/>'
     )
+    if bound is not None and bound < 1:
+        at = _percent(bound, span)
+        marks += f'<line x1="{at}" x2="{at}" y1="2" y2="26" class="bound"/>'
     return (
         f'<svg class="strip" height="28" role="img"><title>{words}</title><desc>Estimate and interval.</desc>'
         f'{_rules(span, 28)}<g class="point" tabindex="0" aria-label="{words}">{marks}</g></svg>'
@@ -141,21 +156,232 @@ def rounds(single: Sequence[Whisker], accumulated: Sequence[Whisker], *, title: 
     return _chart(parts, title, desc)
 
 
-def _chart(parts: Iterable[str], title: str, desc: str) -> str:
+def frontier(
+    marks: Sequence[tuple[int, str, int, bool, float, Whisker, str]],
+    *,
+    goal: float,
+    percent: bool,
+    axis: str,
+    title: str,
+) -> tuple[str, list[int]]:
+    """Advantage against utility, and which settings have a number for want of room for their words.
+
+    ``marks`` are (number, words, shape, filled, utility, advantage with interval, tip); those of one
+    number share their words. Advantages up to ``goal`` lie on a wash."""
+    height, right = 340, WIDTH - RIGHT
+    bottom = height - BOTTOM
+    values = [mark[4] for mark in marks]
+    pad = max(0.09 * (max(values) - min(values)), 0.005)
+    start, stop = min(values) - pad, max(values) + pad
+
+    def x(value: float) -> float:
+        return LEFT + (value - start) / (stop - start) * (right - LEFT)
+
+    def y(value: float) -> float:
+        return bottom - min(max(value, 0.0), 1.0) * (bottom - TOP)
+
+    parts = [f'<path d="M{LEFT} {y(goal):.1f}H{right}V{bottom}H{LEFT}Z" class="goal"/>']
+    parts += [_line(LEFT, right, y(t), "rule") for t in (0.25, 0.5, 0.75, 1)]
+    parts += [_line(LEFT, right, bottom, "axis")]
+    parts += [_text(LEFT - 7, y(t) + 4, f"{t:g}", "end") for t in (0, 0.5, 1)]
+    step = next(s for s in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1) if (stop - start) / s <= 6)
+    for i in range(math.ceil(start / step), math.floor(min(stop, 1.0) / step + 1e-9) + 1):
+        word = f"{i * step:.{1 if step < 0.01 else 0}%}" if percent else f"{i * step:.3f}".rstrip("0")
+        parts.append(_text(x(i * step), bottom + 17, word + "0" if word.endswith(".") else word, "middle"))
+    drawn, taken = [], []
+    for _, _, shape, filled, utility, (value, low, high), tip in marks:
+        at, style = (x(utility), y(value)), "first" if filled else "hollow"
+        whisker = f'<path d="M{at[0]:.1f} {y(low):.1f}V{y(high):.1f}" class="whisker"/>'
+        drawn.append(_point(*at, tip, whisker, style=style, shape=shape, height=height))
+        taken += [_around(*at, 8), (at[0] - 2, y(high), at[0] + 2, y(low))]
+    texts, numbered = _labels(
+        [(number, words, x(u), y(advantage[0])) for number, words, _, _, u, advantage, _ in marks],
+        taken,
+        (LEFT, TOP - 8, right, bottom),
+    )
+    parts += [
+        _text(LEFT, 16, "advantage of the adversary", "start"),
+        _text(LEFT, height - 6, axis, "start"),
+        *texts,
+        *drawn,
+    ]
+    desc = "Advantage against utility, one mark per setting; the bottom right corner is ideal. Data below."
+    return _chart(parts, title, desc, height=height), numbered
+
+
+def _labels(
+    marks: Iterable[tuple[int, str, float, float]], taken: list[Box], room: Box
+) -> tuple[list[str], list[int]]:
+    """Words beside the first mark of each number, where they hide nothing, else the number."""
+    texts, numbered, told = [], [], set()
+    for number, words, x, y in marks:
+        if number in told:
+            continue
+        told.add(number)
+        spots = ((x + 11, y + 4, 0.0), (x - 11, y + 4, 1.0), (x, y - 12, 0.5), (x, y + 20, 0.5))
+        tries = [(text, *spot) for text in (words, str(number)) for spot in spots]
+        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[len(spots)])
+        taken.append(_box(*found))
+        texts.append(_text(found[1], found[2], found[0], {0.0: "start", 0.5: "middle"}.get(found[3], "end")))
+        if found[0] != words:
+            numbered.append(number)
+    return texts, numbered
+
+
+def _box(text: str, x: float, y: float, anchor: float) -> Box:
+    width = LETTER * len(text)
+    return x - anchor * width, y - 10, x + (1 - anchor) * width, y + 3
+
+
+def _around(x: float, y: float, reach: float) -> Box:
+    return x - reach, y - reach, x + reach, y + reach
+
+
+def _fits(box: Box, taken: Iterable[Box], room: Box) -> bool:
+    inside = box[0] >= room[0] and box[1] >= room[1] and box[2] <= room[2] and box[3] <= room[3]
+    return inside and not any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3] for other in taken
+    )
+
+
+def histogram(
+    edges: Sequence[float],
+    shares: tuple[Sequence[float], Sequence[float]],
+    *,
+    names: tuple[str, str],
+    span: tuple[float, float],
+    title: str,
+) -> str:
+    """How a test statistic is spread under two hypotheses: shares of trials between ``edges``."""
+    right, bottom, top = WIDTH - RIGHT, HEIGHT - BOTTOM, max(max(one) for one in shares)
+
+    def x(value: float) -> float:
+        return LEFT + (value - span[0]) / (span[1] - span[0]) * (right - LEFT)
+
+    def y(share: float) -> float:
+        return bottom - share / top * (bottom - TOP - 8)
+
+    parts = [_line(LEFT, right, y(top), "rule"), _line(LEFT, right, bottom, "axis")]
+    parts += [_text(LEFT - 7, y(t) + 4, f"{t:.{0 if top >= 0.1 else 1}%}", "end") for t in (0, top)]
+    digits = max(0, 2 - math.floor(math.log10(span[1] - span[0])))
+    for i, anchor in enumerate(("start", "middle", "end")):
+        value = span[0] + i / 2 * (span[1] - span[0])
+        word = f"{value:.{digits}f}".replace("-", "−")
+        parts.append(_text(x(value), bottom + 17, word, anchor))
+    key = WIDTH - RIGHT - 250
+    for i, (style, name, heights) in enumerate(zip(("second", "first"), names, shares, strict=True)):
+        bars = list(zip(heights, edges, edges[1:], strict=False))
+        steps = "".join(f"V{y(share):.1f}H{x(end):.1f}" for share, _, end in bars)
+        outline = f"M{x(edges[0]):.1f} {bottom}{steps}V{bottom}"
+        middle = sum(share * (start + end) / 2 for share, start, end in bars) / sum(heights)
+        words = escape(f"{shortened(name, 30)}: mean {middle:.{digits}f}".replace("-", "−"))
+        parts.append(
+            f'<g class="point" tabindex="0"><title>{words}</title><path d="{outline}Z" class="band {style}"/>'
+            f'<path d="{outline}" class="series {style}"/>{_tip(words, HEIGHT)}</g>'
+        )
+        parts.append(f'<circle cx="{key + 128 * i}" cy="12" r="4" class="dot {style}"/>')
+        parts.append(_text(key + 128 * i + 9, 16, shortened(name, 17), "start"))
+    parts.append(_text(LEFT, 16, "share of trials", "start"))
+    parts.append(_text(LEFT, HEIGHT - 6, "test statistic", "start"))
+    desc = "The less the two overlap, the better an auditor tells the two records apart. Data below."
+    return _chart(parts, title, desc)
+
+
+def epsilons(
+    columns: Sequence[tuple[Sequence[str], Sequence[tuple[int, int, bool, float, str]], float | None]],
+    *,
+    heads: Sequence[str],
+    limit: str,
+    title: str,
+) -> str:
+    """Epsilon on a logarithmic axis, one column per setting: its words under it, ``heads`` beside
+    them; points (place, shape, filled, epsilon, tip), where the first two places are lower bounds and
+    point upwards; and a dashed line at what could be certified at most, with its words."""
+    height = HEIGHT + 16 * len(heads)
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    found = [v for _, points, most in columns for v in (*(point[3] for point in points), most) if v]
+    lowest = math.floor(math.log10(min(found, default=1.0)))
+    highest = max(math.ceil(math.log10(max(found, default=1.0))), lowest + 1)
+    zeros = any(point[3] <= 0 for _, points, _ in columns for point in points)
+    lowest -= zeros  # a decade for what is not on the axis
+
+    def y(value: float) -> float:
+        share = (math.log10(value) - lowest) / (highest - lowest) if value > 0 else 0.0
+        return bottom - share * (bottom - TOP)
+
+    wide = (right - LEFT - 16) / len(columns)
+    middles = [LEFT + 16 + (i + 0.5) * wide for i in range(len(columns))]
+    parts = [_line(LEFT, right, y(10.0**d), "rule") for d in range(lowest + 1, highest + 1)]
+    parts.append(_line(LEFT, right, bottom, "axis"))
+    for decade in range(lowest, highest + 1):
+        word = "0" if zeros and decade == lowest else f"{10.0**decade:g}"
+        parts.append(_text(LEFT - 7, y(10.0**decade) + 4, word, "end"))
+    every = math.ceil(max(len(w) for words, _, _ in columns for w in words) * LETTER * 1.1 / wide)
+    for (words, _, _), middle in list(zip(columns, middles, strict=True))[:: max(1, every)]:
+        parts += [_text(middle, bottom + 17 + 16 * i, word, "middle") for i, word in enumerate(words)]
+    parts += [_text(LEFT - 7, bottom + 17 + 16 * i, head, "end") for i, head in enumerate(heads)]
+    level = [(m, y(most)) for (_, _, most), m in zip(columns, middles, strict=True) if most]
+    if level:
+        steps = f"M{level[0][0] - wide / 2:.1f} {level[0][1]:.1f}"
+        steps += "".join(f"V{at:.1f}H{middle + wide / 2:.1f}" for middle, at in level)
+        parts.append(f'<path d="{steps}" class="chance"/>')
+        parts.append(_text(level[0][0] - wide / 2, min(at for _, at in level) - 6, limit, "start"))
+    for (_, points, _), middle in zip(columns, middles, strict=True):
+        for place, shape, filled, value, tip in points:
+            at = middle + (place - 1.5) * min(13.0, wide / 4.5), y(value)
+            arrow = f'<path d="M{at[0]:.1f} {at[1]:.1f}v-15m-3 3l3-3 3 3" class="whisker"/>'
+            style = "first" if filled else "hollow"
+            parts.append(
+                _point(*at, tip, arrow if place < 2 else "", style=style, shape=shape, height=height)
+            )
+    parts.append(_text(LEFT, 16, "epsilon (log scale)", "start"))
+    desc = "Certified lower bounds and theoretical values of epsilon for each setting. Data below."
+    return _chart(parts, title, desc, height=height)
+
+
+def mark(shape: int, *, filled: bool) -> str:
+    """A mark for a legend; the words beside it say what it stands for."""
+    style = "first" if filled else "hollow"
+    return f'<svg class="mark" viewBox="-10 -10 20 20" aria-hidden="true">{_mark(0, 0, shape, style)}</svg>'
+
+
+def shortened(words: str, most: int) -> str:
+    return words if len(words) <= most else words[: most - 1].rstrip() + "…"
+
+
+def _chart(parts: Iterable[str], title: str, desc: str, *, height: int = HEIGHT) -> str:
     return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img"><title>{escape(title)}</title>'
+        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img"><title>{escape(title)}</title>'
         f"<desc>{escape(desc)}</desc>{''.join(parts)}</svg>"
     )
 
 
-def _point(x: float, y: float, tip: str, whisker: str = "", *, style: str = "first") -> str:
+def _point(
+    x: float,
+    y: float,
+    tip: str,
+    whisker: str = "",
+    *,
+    style: str = "first",
+    shape: int | None = None,
+    height: int = HEIGHT,
+) -> str:
     """A point for mouse and keyboard; its words show on the bottom line while it has either."""
     words = escape(tip)
+    dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot {style}"/>'
     return (
         f'<g class="point" tabindex="0"><title>{words}</title>{whisker}'
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot {style}"/>'
-        f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 6}" class="tip">{words}</text></g>'
+        f"{dot if shape is None else _mark(x, y, shape, style)}{_tip(words, height)}</g>"
     )
+
+
+def _tip(escaped: str, height: int) -> str:
+    return f'<text x="{WIDTH - RIGHT}" y="{height - 6}" class="tip">{escaped}</text>'
+
+
+def _mark(x: float, y: float, shape: int, style: str) -> str:
+    path = SHAPES[0] if shape == 0 else SHAPES[1 + (shape - 1) % (len(SHAPES) - 1)]
+    return f'<path d="M{x:.1f} {y:.1f}{path}" class="dot {style}"/>'
 
 
 def _path(points: Sequence[Point], style: str, end: str = "") -> str:

@@ -16,7 +16,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from leakscope import store
 from leakscope.errors import ArgumentError, LeakscopeError, PlanError
-from leakscope.plan import FORMAT, Cell, Plan
+from leakscope.plan import FORMAT, Cell, Plan, audits
 
 Progress = Callable[["Step"], None]
 
@@ -52,7 +52,8 @@ def check(plan: Plan, *, trusted: Iterable[str] = ()) -> None:
         try:
             records = seen.setdefault(repr(cell.data), None) or dataset(cell.data)
             seen[repr(cell.data)] = records
-            prepare(cell, plan.seeds[0], records=records, trusted=trusted)
+            if not audits(cell):
+                prepare(cell, plan.seeds[0], records=records, trusted=trusted)
         except TypeError as error:  # an option the loader does not take
             raise PlanError(f"cell {cell.id or i + 1}: data: {error}.") from None
         except LeakscopeError as error:

@@ -58,11 +58,18 @@ class AdversarialPerturbation(Defense):
         moved = flat.clone()
         for _ in range(self.steps):
             moved.requires_grad_()
-            loss = nn.functional.cross_entropy(self.classifier(moved), target, reduction="sum")
-            (slope,) = torch.autograd.grad(loss, moved)
+            (slope,) = torch.autograd.grad(_error(self.classifier(moved), target).sum(), moved)
             moved = moved.detach() + sign * self.step * slope.sign()
             moved = flat + (moved - flat).clamp(-self.radius, self.radius)
         return shaped(moved, layers)
+
+
+def _error(logits: Tensor, target: Tensor) -> Tensor:
+    """How far the target is from being said: log sum of the others minus its own logit. The cross-entropy
+    is log(1 + e^this), so both have gradients of the same sign, and this one's never rounds to zero where
+    the classifier is sure."""
+    own = nn.functional.one_hot(target, logits.shape[1]).bool()
+    return logits.masked_fill(own, -torch.inf).logsumexp(1) - logits[own]
 
 
 class _Standardise(nn.Module):

@@ -168,38 +168,6 @@ def _products(a: Tensor, b: Tensor, where: Tensor) -> Tensor:
     return out
 
 
-def per_record_blocks(
-    model: nn.Module,
-    params: Params,
-    x: Tensor,
-    y: Tensor,
-    rows: Tensor,
-    *,
-    loss: Loss = F.cross_entropy,
-    budget: int = BUDGET,
-) -> Iterator[dict[str, Tensor]]:
-    """The drawn records' own gradients in blocks of consecutive trials: name -> (tb, k, *shape)."""
-    records = Records.of(model, params, x, y, loss=loss)
-    _check_rows(rows, len(x))
-    return _per_record_blocks(records.formed(), rows, budget)
-
-
-def _per_record_blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
-    drawn, place_of = drawn_from(rows, len(records.x))
-    held = len(drawn) * records.size
-    kept = records.keep(drawn, budget=budget // 4) if held <= budget * 3 // 4 else None
-    size = budget // 4 if kept is None else min(budget - held, PART)
-    for block in rows.split(max(1, size // (rows.shape[1] * records.size))):
-        some = kept
-        if some is None:
-            drawn, place_of = drawn_from(block, len(records.x))
-            some = records.keep(drawn, budget=budget // 4)
-        where = place_of[block]
-        yield {
-            name: some["gradient", name][where].unflatten(2, p.shape) for name, p in records.params.items()
-        }
-
-
 def _check_rows(rows: Tensor, n: int) -> None:
     shape = tuple(rows.shape)
     require(rows.dim() == 2 and rows.numel() > 0, "rows", "indices of shape (trials, k), not empty", shape)

@@ -1,0 +1,116 @@
+"""What must hold of a result: the bound that no adversary can pass, beside what one measured.
+
+The bounds are those of DP-SGD's channel: every clipped mean has a norm of at most the clip, and the
+noise is Gaussian, the same in every entry and fresh in every round.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+from leakscope import bounds, epsilon
+from leakscope.canary import AttributeAudit, Crafted, simulated
+from leakscope.channels import GradientChannel
+from leakscope.core import Transcript
+from leakscope.defenses.dpsgd import DPSGD
+from leakscope.errors import LeakscopeError
+from leakscope.measures.information import mutual_information
+from leakscope.measures.success import advantage
+
+BINS = 60  # of the histogram of a test statistic
+
+
+def bounded(transcript: Transcript, channel: GradientChannel, batch: int) -> dict[str, Any]:
+    """What the adversary learned in nats, and, for DP-SGD, the most that any could have learned.
+
+    A measured lower limit above the bound is an error of one of the two, never a figure.
+    """
+    found: dict[str, Any] = {"information": asdict(mutual_information(transcript))}
+    limit = _limit(transcript, channel, batch)
+    found |= limit or dict.fromkeys(("information_bound", "accuracy_bound", "advantage_bound", "method"))
+    measured = advantage(transcript)
+    if limit and measured.low > limit["advantage_bound"] + 1e-9:
+        raise LeakscopeError(
+            f"the measured advantage is at least {measured.low:.3f}, above the bound of "
+            f"{limit['advantage_bound']:.3f} that holds for every adversary ({limit['method']}); either the "
+            f"defense does not do what it says or the bound is wrong: report this."
+        )
+    return found
+
+
+def _limit(transcript: Transcript, channel: GradientChannel, batch: int) -> dict[str, Any] | None:
+    """The tighter of two bounds: Fano with the capacity of the Gaussian channel, and the trade-off of
+    Gaussian noise between any two clipped means, at most twice the clip apart. Rounds add up."""
+    defense, rounds = channel.defense, len(channel.rounds)
+    if not isinstance(defense, DPSGD) or not defense.noise or math.isinf(defense.clip):
+        return None
+    std = defense.deviation(batch)
+    entries = sum(value.numel() for value in channel.rounds[0].values())
+    capacity = rounds * bounds.clipped_capacity(defense.clip, std, entries)
+    by_capacity = bounds.fano_accuracy(capacity, transcript.prior)
+    by_noise = bounds.gaussian_accuracy(math.sqrt(rounds) * 2 * defense.clip / std, transcript.prior)
+    accuracy = min(by_capacity, by_noise)
+    method = "Fano, Gaussian capacity" if by_capacity <= by_noise else "Gaussian trade-off of clipped means"
+    return {
+        "information_bound": capacity,
+        "accuracy_bound": accuracy,
+        "advantage_bound": bounds.advantage_of(accuracy, transcript.prior),
+        "method": f"{method}, {rounds} rounds",
+    }
+
+
+def certified(
+    audit: AttributeAudit, crafted: Crafted, defense: DPSGD, transcript: Transcript
+) -> dict[str, Any]:
+    """What the trials certify about epsilon, beside what the mechanism promises.
+
+    Two records that differ in an attribute are up to twice the clip apart, which is what ``exact``
+    takes; ``exact_added`` and the classical formula take the clip, as for a record added or removed.
+    """
+    std, delta = defense.deviation(1), audit.delta
+    return {
+        "attribute": audit.attribute,
+        "statistic": audit.statistic,
+        "delta": delta,
+        "crafted": audit.crafted,
+        "distance": crafted.distance,
+        "clip": defense.clip,
+        "std": std,
+        "dimensions": crafted.dimensions,
+        "trials": len(transcript.secrets),
+        "point": epsilon.epsilon_point(transcript, delta=delta),
+        "any": asdict(epsilon.epsilon_lower_bound(transcript, delta=delta)),
+        "gaussian": asdict(epsilon.epsilon_lower_bound(transcript, delta=delta, trade_off="gaussian")),
+        "saturation": epsilon.saturation(len(transcript.secrets), delta),
+        "classical": epsilon.classical_epsilon(defense.clip, std, delta),
+        "exact": epsilon.gaussian_epsilon(2 * defense.clip / std, delta),
+        "exact_added": epsilon.gaussian_epsilon(defense.clip / std, delta),
+        "histogram": _histogram(transcript),
+    }
+
+
+def _histogram(transcript: Transcript) -> dict[str, list[float]]:
+    scores = transcript.guesses.double()
+    low, high = float(scores.min()), float(scores.max())
+    width = (high - low) / BINS or 1.0
+    counts = [scores[transcript.secrets == b].histc(BINS, low, low + BINS * width).tolist() for b in (0, 1)]
+    edges = [low + i * width for i in range(BINS + 1)]
+    return {"edges": edges, "h0": counts[0], "h1": counts[1]}
+
+
+def played(
+    audit: AttributeAudit, crafted: Crafted, defense: DPSGD, *, trials: int, rng: Any
+) -> dict[str, Any]:
+    """The audit game, simulated exactly, and what it certifies; a bound above the guarantee is an error."""
+    std = defense.deviation(1)
+    transcript = simulated(crafted, std=std, trials=trials, rng=rng, statistic=audit.statistic)
+    found = certified(audit, crafted, defense, transcript)
+    for kind in ("any", "gaussian") if audit.statistic == "likelihood ratio" else ("any",):
+        if found[kind]["low"] > found["exact"] + 1e-9:
+            raise LeakscopeError(
+                f"the trials certify epsilon {found[kind]['low']:.3f}, above the mechanism's own "
+                f"{found['exact']:.3f}; the mechanism does not do what it says: report this."
+            )
+    return found
