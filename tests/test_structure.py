@@ -33,6 +33,7 @@ LEVELS = [  # imports point from later to earlier only
     {"sections"},
     {"report"},
     {"audits", "sweep", "published"},
+    {"tuning"},
     {"cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

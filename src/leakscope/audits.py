@@ -14,6 +14,8 @@ from leakscope.dataset import Dataset
 from leakscope.errors import DataError
 from leakscope.plan import from_document
 
+Table = dict[str, Any]
+AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
     "digits": "even",
@@ -43,7 +45,7 @@ class Report:
 
 def document(
     records: Dataset,
-    table: dict[str, Any],
+    table: Table,
     *,
     secret: str,
     user: str | None = None,
@@ -53,17 +55,53 @@ def document(
     trials: int = 2_000,
     rehearsals: int = 2_000,
     seeds: int = 1,
-    model: dict[str, Any] | None = None,
-    training: dict[str, Any] | None = None,
-    name: str = "audit",
-) -> dict[str, Any]:
+    model: Table | None = None,
+    training: Table | None = None,
+    defenses: Sequence[Table] = (),
+    dp: Table | None = None,
+    name: str = "Audit",
+) -> Table:
     """The plan of an audit, ready for TOML: attribute inference if the secret is an input, property
-    and distributional inference with it taken out, user inference if a column says who is who."""
+    and distributional inference with it taken out, user inference if a column says who is who.
+
+    Each again under every one of ``defenses``, against an adversary who knows it. ``dp``, a DPSGD
+    table, adds the audit of one attribute's epsilon."""
     records.secret(secret)
-    tabular = bool(records.columns)
-    reduce = {"name": "MaxPool", "width": 3 if tabular else 10}
-    cells: list[dict[str, Any]] = []
-    inference = {"name": "Inference", "secret": secret, "batch": batch}
+    reduce = {"name": "MaxPool", "width": 3 if records.columns else 10}
+    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, reduce=reduce)
+    for defense in defenses:
+        cells += [
+            cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
+            for cell in cells
+            if "defense" not in cell
+        ]
+    if dp is not None:
+        cells += _audit_cells(records, secret, dp)
+    defaults: Table = {
+        "data": table,
+        "model": model or _model(records),
+        "attack": {"name": "Posterior", "reduce": reduce},
+        "rounds": rounds,
+        "trials": trials,
+        "rehearsals": rehearsals,
+    }
+    if training:
+        defaults["training"] = training
+    return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
+
+
+def _cells(
+    records: Dataset,
+    table: Table,
+    *,
+    secret: str,
+    user: str | None,
+    known: Sequence[str],
+    batch: int,
+    reduce: Table,
+) -> list[Table]:
+    cells: list[Table] = []
+    inference: Table = {"name": "Inference", "secret": secret, "batch": batch}
     if known:
         inference["known"] = list(known)
     outside = dict(table)
@@ -81,17 +119,28 @@ def document(
     )
     if user:
         cells.append(_user_cell(records, user, batch=max(batch // 2, 1)))
-    defaults: dict[str, Any] = {
-        "data": table,
-        "model": model or _model(records),
-        "attack": {"name": "Posterior", "reduce": reduce},
-        "rounds": rounds,
-        "trials": trials,
-        "rehearsals": rehearsals,
-    }
-    if training:
-        defaults["training"] = training
-    return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
+    return cells
+
+
+def _audit_cells(records: Dataset, secret: str, dp: Table) -> list[Table]:
+    if not records.has(secret):
+        raise DataError(
+            f"{records.name}: the audit of an attribute changes it inside a record, and {secret!r} is not "
+            f"among the inputs; choose a secret that is."
+        )
+    settings = {key: value for key, value in dp.items() if key != "delta"}
+    game = {"name": "AttributeAudit", "attribute": secret, "delta": dp.get("delta", 1e-5)}
+    return [
+        {
+            "id": f"epsilon, {'crafted' if crafted else 'drawn'} record",
+            "game": game | {"crafted": crafted},
+            "defense": settings,
+            "model": {"name": "MLP", "hidden": [100]},
+            "rounds": 1,
+            "trials": AUDIT_TRIALS,
+        }
+        for crafted in (True, False)
+    ]
 
 
 def audit(dataset: Dataset, *, secret: str, **options: Any) -> Report:
@@ -109,14 +158,14 @@ def audit(dataset: Dataset, *, secret: str, **options: Any) -> Report:
     return Report(tuple(results), tomli_w.dumps(plan_document))
 
 
-def _model(records: Dataset) -> dict[str, Any]:
+def _model(records: Dataset) -> Table:
     if records.x.dim() == 4 and min(records.x.shape[2:]) >= 9:
         return {"name": "CNN"}
     wide = records.x[0].numel() > 500
     return {"name": "MLP", "hidden": [64, 64] if wide else [32, 16]}
 
 
-def _user_cell(records: Dataset, user: str, *, batch: int) -> dict[str, Any]:
+def _user_cell(records: Dataset, user: str, *, batch: int) -> Table:
     """User inference with the largest batch, up to ``batch``, that half of the people can give twice."""
     counts = records.secret(user).unique(return_counts=True)[1]
     batch = min(batch, int(counts.median()) // 2)

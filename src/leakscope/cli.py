@@ -12,8 +12,11 @@ import typer
 from leakscope.errors import LeakscopeError
 
 if TYPE_CHECKING:
-    from leakscope.plan import Plan
+    from rich.progress import Progress
+
+    from leakscope.plan import Cell, Plan
     from leakscope.store import Result
+    from leakscope.tuning import Risk
 
 app = typer.Typer(
     add_completion=False,
@@ -97,6 +100,18 @@ def audit(
     seeds: Annotated[
         int, typer.Option(help="Victims trained independently; their spread is reported.", min=1)
     ] = 1,
+    rate: Annotated[float, typer.Option(help="Learning rate of the victim's SGD.", min=1e-9)] = 0.01,
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A defense to audit beside none, such as Sign or Pruning:rate=0.99; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    dp: Annotated[bool, typer.Option("--dp", help="Add the epsilon audit of one DP-SGD step.")] = False,
+    clip: Annotated[float, typer.Option(help="Clipping norm of that step.")] = 2.0,
+    noise: Annotated[float, typer.Option(help="Standard deviation of its noise on a record.")] = 0.1,
+    delta: Annotated[float, typer.Option(help="Delta of its epsilon.")] = 1e-5,
     output: Output = None,
     jobs: Jobs = None,
     trust: Trust = None,
@@ -105,6 +120,7 @@ def audit(
 
     \b
     leakscope audit adult
+    leakscope audit adult --defense Pruning:rate=0.99 --defense DPSGD:noise=0.1 --dp
     leakscope audit patients.csv --label mortality --secret gender
     """
     import tomli_w
@@ -129,10 +145,72 @@ def audit(
         trials=trials,
         rehearsals=rehearsals,
         seeds=seeds,
+        training={"rate": rate},
+        defenses=[_defense(text) for text in defense or []],
+        dp={"name": "DPSGD", "clip": clip, "noise": noise, "delta": delta} if dp else None,
         name=f"Audit of {name}",
     )
     checked = plan.from_document(document, trusted=trust or [], where="the audit")
     _run(checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or [])
+
+
+@app.command()
+def tune(
+    data: Annotated[str, typer.Argument(help="As for audit.")] = "adult",
+    label: Annotated[str | None, typer.Option(help="As for audit.", show_default=False)] = None,
+    secret: Annotated[str | None, typer.Option(help="The private column.", show_default=False)] = None,
+    max_advantage: Annotated[
+        float, typer.Option(help="The most an adversary who knows the defense may gain over guessing.")
+    ] = 0.1,
+    max_loss: Annotated[
+        float, typer.Option(help="The most task accuracy it may cost: 0.02 is two points.")
+    ] = 0.02,
+    batch: Annotated[int, typer.Option(help="Records behind one gradient.", min=1)] = 16,
+    rounds: Annotated[int, typer.Option(help="Rounds trained and observed.", min=1)] = 5,
+    trials: Annotated[int, typer.Option(help="Challenges per setting.", min=2)] = 2_000,
+    rehearsals: Annotated[int, typer.Option(help="Challenges the adversary rehearses.", min=2)] = 2_000,
+    rate: Annotated[float, typer.Option(help="Learning rate of the victim's SGD.", min=1e-9)] = 0.1,
+    halvings: Annotated[int, typer.Option(help="Steps of the search per defense.", min=1)] = 5,
+    output: Output = None,
+    jobs: Jobs = None,
+    trust: Trust = None,
+) -> None:
+    """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
+
+    Searches the strength of every defense for the weakest that keeps the upper limit of the
+    advantage below the wanted one, prints what each costs, and writes the frontier as a report.
+
+    \b
+    leakscope tune adult --max-advantage 0.10 --max-loss 0.02
+    """
+    import tomli_w
+
+    from leakscope import audits, experiment, plan, store, sweep, tuning
+
+    risk = tuning.Risk(max_advantage, max_loss)
+    table = _table(data, label=label, secret=secret, user=None, drop=[])
+    records = experiment.dataset(table)
+    wanted = secret or audits.SECRETS.get(data)
+    if wanted is None:
+        raise click.UsageError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
+    name = Path(data).name.split(".")[0]
+    document = audits.document(
+        records,
+        table,
+        secret=wanted,
+        batch=batch,
+        rounds=rounds,
+        trials=trials,
+        rehearsals=rehearsals,
+        training={"rate": rate},
+        name=f"Defenses of {name}",
+    )
+    document["cell"] = [cell for cell in document["cell"] if cell["id"] == "property"]
+    checked = plan.from_document(document, trusted=trust or [], where="the search")
+    sweep.check(checked, trusted=trust or [])
+    folder = output or Path(f"tune-{name}")
+    store.claim(folder, tomli_w.dumps(document), checked.digest)
+    _tune(checked.cell[0], risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
 
 
 @app.command()
@@ -254,6 +332,49 @@ def _table(
     return table
 
 
+def _defense(text: str) -> dict[str, Any]:
+    """The plan's table of ``Name:key=value,key=value``."""
+    import tomllib
+
+    name, _, settings = text.partition(":")
+    try:
+        return {"name": name, **tomllib.loads(settings.replace(",", "\n"))}
+    except tomllib.TOMLDecodeError:
+        raise click.UsageError(
+            f"--defense must be a name, or a name with settings such as Pruning:rate=0.99, got {text!r}."
+        ) from None
+
+
+def _tune(cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | None, trust: list[str]) -> None:
+    """Search under a progress bar, then say what was found."""
+    from leakscope import report as reports
+    from leakscope import tuning
+
+    points = []
+    with _progress() as bar:
+        task = bar.add_task("no defense", total=len(tuning.FAMILIES) + 1)
+        done: set[str] = set()
+        for point in tuning.search(cell, risk, folder, halvings=halvings, jobs=jobs, trusted=trust):
+            points.append(point)
+            done.add(point.family)
+            bar.update(task, completed=len(done), description=f"{len(points)} settings")
+    rows = []
+    for point in points:
+        words = ", ".join(f"{key} {value:g}" for key, value in point.defense.items() if key != "name")
+        measured = f"{point.advantage:.3f} (up to {point.high:.3f})" if not point.error else point.error
+        meets = "yes" if point.meets(risk) else ""
+        rows.append([point.family, words, measured, f"{100 * point.loss:+.1f} points", meets])
+    _print_table(["defense", "strength", "advantage", "accuracy lost", "meets both"], rows)
+    best = tuning.cheapest(points, risk)
+    wish = f"an advantage of at most {risk.advantage:g} and a loss of at most {100 * risk.loss:g} points"
+    if best is None:
+        typer.echo(f"No setting tried meets {wish}; accept more of either, or release less.")
+    else:
+        words = ", ".join(f"{key}={value:g}" for key, value in best.defense.items() if key != "name")
+        typer.echo(f"Cheapest for {wish}: {best.family}({words}), {100 * best.loss:+.1f} points of accuracy.")
+    typer.echo(f"Report: {reports.write(folder)}")
+
+
 def _listing(title: str, lines: dict[str, str]) -> None:
     typer.echo(f"{title}")
     for name, line in lines.items():
@@ -271,32 +392,29 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
     Console().print(table, highlight=False)
 
 
-def _sweep(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
-    """Run a plan under a progress bar."""
+def _progress() -> Progress:
+    """A bar with the time spent and left, on standard error."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    console = Console(stderr=True)
+    words = TextColumn("{task.description}")
+    columns = words, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
+    return Progress(*columns, console=console, transient=not console.is_terminal)
+
+
+def _sweep(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
+    """Run a plan under a progress bar."""
     from leakscope import sweep
 
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=not console.is_terminal) as bar:
+    with _progress() as bar:
         task = bar.add_task("checking the plan", total=None)
         sweep.check(plan, trusted=trust)
         bar.update(task, description=f"{len(plan.cell) * len(plan.seeds)} cells")
 
         def step(finished: sweep.Step) -> None:
             words = f"{finished.cell.id or finished.cell.game['name']}, seed {finished.seed}"
-            failed = finished.result.get("error")
-            console.print(
-                f"  {words}: {'failed: ' + failed if failed else _headline(finished.result)}", highlight=False
-            )
+            bar.console.print(f"  {words}: {_headline(finished.result)}", highlight=False, markup=False)
             bar.update(task, completed=finished.done, total=finished.total)
 
         return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step)
@@ -313,6 +431,12 @@ def _run(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[s
 
 
 def _headline(result: Result) -> str:
+    """One line about a finished cell."""
+    if "error" in result:
+        return f"failed: {result['error']}"
+    if "audit" in result:
+        audit = result["audit"]
+        return f"epsilon at least {audit['gaussian']['low']:.2f} (promised: at most {audit['exact']:.2f})"
     success, base = result["estimates"]["success"], result["guessing"]
     return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
 

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from leakscope.plan import Plan, from_document
 FOLDER = Path(str(files("leakscope") / "papers"))
 SHIPPED = ("adult", "digits", "synthetic")  # the rest is found through LEAKSCOPE_DATA
 MEASURES = ("success", "advantage", "auroc", "tpr_at_1%", "tpr_at_0.1%")
+EPSILONS = ("epsilon_any", "epsilon_gaussian")  # lower bounds that an audit certified
 Entry = dict[str, Any]
 
 
@@ -87,15 +90,27 @@ def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
     covers it, and all that is needed to run it again."""
     cells: dict[str, list[store.Result]] = {}
     for result in results:
-        if "error" not in result:
+        if "estimates" in result or "audit" in result:
             cells.setdefault(result["cell"]["id"], []).append(result)
-    return [_entry(runs, measure, quick) for runs in cells.values() for measure in MEASURES]
+    return [_entry(runs, measure, quick) for runs in cells.values() for measure in _measures(runs[0])]
+
+
+def _measures(result: store.Result) -> tuple[str, ...]:
+    return MEASURES if "estimates" in result else EPSILONS
+
+
+def _estimate(result: store.Result, measure: str) -> Estimate:
+    """A measure of a game, or an epsilon an audit certified: its lower bound is the value then."""
+    if "estimates" in result:
+        return Estimate(**result["estimates"][measure])
+    found = Estimate(**result["audit"][measure.removeprefix("epsilon_")])
+    return replace(found, value=found.low)
 
 
 def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     first = runs[0]
-    each = [Estimate(**run["estimates"][measure]) for run in runs]
-    mean = over_seeds(each)
+    each = [_estimate(run, measure) for run in runs]
+    mean = over_seeds(each, most=1.0 if measure in MEASURES else math.inf)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
     theirs = cell["published"].get(measure)
@@ -114,7 +129,7 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
         "method": mean.method,
         "values": values,
         "seeds": [run["seed"] for run in runs],
-        "guessing": round(sum(run["guessing"] for run in runs) / len(runs), 4),
+        "guessing": round(sum(run.get("guessing", 0.0) for run in runs) / len(runs), 4),
         "published": theirs,
         "covers": None if theirs is None else mean.low <= theirs <= mean.high,
         "scaled": "; ".join(scaled),
@@ -135,7 +150,9 @@ def record(number: str, results: Sequence[store.Result], *, quick: bool) -> Path
     replaced = {(entry["cell"], entry["measure"]) for entry in fresh}
     kept = [entry for entry in present if (entry["cell"], entry["measure"]) not in replaced]
     order = [cell["id"] for cell in _document(number)["cell"]]
-    merged = sorted(kept + fresh, key=lambda e: (order.index(e["cell"]), MEASURES.index(e["measure"])))
+    merged = sorted(
+        kept + fresh, key=lambda e: (order.index(e["cell"]), (*MEASURES, *EPSILONS).index(e["measure"]))
+    )
     store.write(path, json.dumps(merged, indent=1) + "\n")
     return path
 
@@ -152,7 +169,8 @@ def rows(
     """Table rows: every published value with ours beside it; cells without one show their AUROC."""
     wanted, lines = set(figures), []
     for entry in found:
-        shown = entry["published"] is not None or entry["measure"] == "auroc" or all_measures
+        always = entry["measure"] in ("auroc", "epsilon_gaussian")
+        shown = entry["published"] is not None or always or all_measures
         if not shown or (wanted and not wanted & set(entry["figure"])):
             continue
         spread = max(entry["values"]) - min(entry["values"])

@@ -248,7 +248,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         bands=(SLIGHT, SEVERE),
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
         drawn=_drawn(found),
-        points=POINTS if len(rows) <= FIGURES else POINTS // 2,
+        points=POINTS if len(rows) <= FIGURES else 2 * POINTS // 5,
         facts={
             "observed": either(row.section.observed for row in rows),
             "batch": either(row.section.secret.get("batch") for row in rows),

@@ -242,7 +242,7 @@ def _labels(cells: Sequence[Json]) -> list[str]:
 
 @dataclass(frozen=True)
 class Attribute:
-    """The audits of one attribute: those that failed last, else from the most noise to the least."""
+    """The audits of one attribute, from the least noise to the most; those that failed come last."""
 
     name: str
     data: str
@@ -290,4 +290,4 @@ def _order(audit: Audit) -> tuple[object, ...]:
     clip, std, trials = audit.setting
     kind = str(audit.fact("statistic", "")), str(audit.fact("delta", ""))
     ratio = clip / std if 0 < std < math.inf else math.inf
-    return not audit.tables, kind, ratio, clip, trials, audit.record != "sampled", stable(audit.cell)
+    return not audit.tables, kind, -ratio, clip, trials, audit.record != "crafted", stable(audit.cell)

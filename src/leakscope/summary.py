@@ -14,6 +14,7 @@ from typing import Any
 from scipy import stats
 
 from leakscope import svg
+from leakscope.catalogue import roles
 from leakscope.core import Estimate
 from leakscope.measures.success import over_seeds
 
@@ -228,8 +229,7 @@ class Audit:
 
     def fact(self, name: str, otherwise: Any = None) -> Any:
         """What is the same for every seed; a failed audit has what its plan says."""
-        plan = self.cell.get("audit")
-        sources = (*self.tables[:1], plan if isinstance(plan, Mapping) else {}, self.cell.get("game") or {})
+        sources = (*self.tables[:1], self.cell.get("game") or {})
         return next((source[name] for source in sources if source.get(name) is not None), otherwise)
 
     def numbers(self, name: str) -> list[float]:
@@ -254,7 +254,7 @@ class Audit:
 
     @property
     def attribute(self) -> str:
-        return str(self.fact("attribute") or self.fact("secret") or "?")
+        return str(self.fact("attribute", "?"))
 
     @property
     def data(self) -> str:
@@ -269,7 +269,7 @@ class Audit:
     def values(self) -> tuple[str, str]:
         """What the attribute is under either hypothesis."""
         given = [str(value) for value in self.fact("values") or ()]
-        return (given[0], given[1]) if len(given) == 2 else ("first value", "second value")
+        return (given[0], given[1]) if len(given) == 2 else ("one value", "another")
 
     @property
     def setting(self) -> tuple[float, ...]:
@@ -307,10 +307,9 @@ def audits(results: Sequence[Json]) -> list[Audit]:
 
 def _audited(result: Json) -> bool:
     """Whether a result is of an audit, or would have been had it not failed."""
-    cell = result["cell"]
     if result.get("audit") or result.get("estimates"):
         return bool(result.get("audit"))
-    return bool(cell.get("audit")) or (cell.get("game") or {}).get("name") == "Canary"
+    return (result["cell"].get("game") or {}).get("name") in roles("audit")
 
 
 def _mean(values: Sequence[float]) -> float:

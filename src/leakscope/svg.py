@@ -20,7 +20,8 @@ FLOOR = 7e-4  # where the logarithmic axis of false alarms begins: a little left
 MARKED = 24  # rounds up to which every round gets a point of its own
 LETTER = 6.4  # about the width of one
 SHAPES = (  # from the middle; told apart without colour. The first is for no defense
-    "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0zm-4 0a8 8 0 1 1 16 0a8 8 0 1 1-16 0z",
+    "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0zm-3.4 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"
+    "m-1 0a8 8 0 1 0 16 0a8 8 0 1 0-16 0z",
     "m-4.6 0a4.6 4.6 0 1 0 9.2 0a4.6 4.6 0 1 0-9.2 0z",
     "m-4.2-4.2h8.4v8.4h-8.4z",
     "m0-5.6l5.4 9.4h-10.8z",
@@ -48,19 +49,17 @@ def severity(name: str) -> str:
 def strip(whisker: Whisker, *, span: tuple[float, float], tip: str, bound: float | None = None) -> str:
     """A dot with its interval on a line as wide as the page allows; a tall tick at a bound below 1."""
     value, low, high = (_percent(v, span) for v in whisker)
-    words = escape(tip)
     marks = (
-        f'<line x1="{low}" x2="{high}" y1="14" y2="14" class="whisker"/>'
-        f'<line x1="{low}" x2="{low}" y1="9" y2="19" class="whisker"/>'
-        f'<line x1="{high}" x2="{high}" y1="9" y2="19" class="whisker"/>'
+        f'<g class="whisker"><line x1="{low}" x2="{high}" y1="14" y2="14"/>'
+        f'<line x1="{low}" x2="{low}" y1="9" y2="19"/><line x1="{high}" x2="{high}" y1="9" y2="19"/></g>'
         f'<circle cx="{value}" cy="14" r="5" class="dot"/>'
     )
     if bound is not None and bound < 1:
         at = _percent(bound, span)
         marks += f'<line x1="{at}" x2="{at}" y1="2" y2="26" class="bound"/>'
     return (
-        f'<svg class="strip" height="28" role="img"><title>{words}</title><desc>Estimate and interval.</desc>'
-        f'{_rules(span, 28)}<g class="point" tabindex="0" aria-label="{words}">{marks}</g></svg>'
+        f'<svg class="strip point" height="28" role="img" tabindex="0"><title>{escape(tip)}</title>'
+        f"<desc>Estimate and interval.</desc>{_rules(span, 28)}{marks}</svg>"
     )
 
 
@@ -171,7 +170,7 @@ def frontier(
     height, right = 340, WIDTH - RIGHT
     bottom = height - BOTTOM
     values = [mark[4] for mark in marks]
-    pad = max(0.09 * (max(values) - min(values)), 0.005)
+    pad = max(0.14 * (max(values) - min(values)), 0.005)
     start, stop = min(values) - pad, max(values) + pad
 
     def x(value: float) -> float:
@@ -186,13 +185,15 @@ def frontier(
     parts += [_text(LEFT - 7, y(t) + 4, f"{t:g}", "end") for t in (0, 0.5, 1)]
     step = next(s for s in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 1) if (stop - start) / s <= 6)
     for i in range(math.ceil(start / step), math.floor(min(stop, 1.0) / step + 1e-9) + 1):
-        word = f"{i * step:.{1 if step < 0.01 else 0}%}" if percent else f"{i * step:.3f}".rstrip("0")
-        parts.append(_text(x(i * step), bottom + 17, word + "0" if word.endswith(".") else word, "middle"))
+        digits = max(0, math.ceil(-math.log10(step) - 1e-9) - 2 * percent)
+        word = f"{i * step:.{digits}{'%' if percent else 'f'}}"
+        parts.append(_text(x(i * step), bottom + 17, word, "middle"))
     drawn, taken = [], []
     for _, _, shape, filled, utility, (value, low, high), tip in marks:
         at, style = (x(utility), y(value)), "first" if filled else "hollow"
         whisker = f'<path d="M{at[0]:.1f} {y(low):.1f}V{y(high):.1f}" class="whisker"/>'
-        drawn.append(_point(*at, tip, whisker, style=style, shape=shape, height=height))
+        room = height if len(marks) <= MARKED else None
+        drawn.append(_point(*at, tip, whisker, style=style, shape=shape, height=room))
         taken += [_around(*at, 8), (at[0] - 2, y(high), at[0] + 2, y(low))]
     texts, numbered = _labels(
         [(number, words, x(u), y(advantage[0])) for number, words, _, _, u, advantage, _ in marks],
@@ -218,14 +219,25 @@ def _labels(
         if number in told:
             continue
         told.add(number)
-        spots = ((x + 11, y + 4, 0.0), (x - 11, y + 4, 1.0), (x, y - 12, 0.5), (x, y + 20, 0.5))
-        tries = [(text, *spot) for text in (words, str(number)) for spot in spots]
-        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[len(spots)])
+        tries = [(text, *spot) for text in (words, str(number)) for spot in _spots(x, y)]
+        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[len(tries) // 2])
+        text, left, base, anchor = found
         taken.append(_box(*found))
-        texts.append(_text(found[1], found[2], found[0], {0.0: "start", 0.5: "middle"}.get(found[3], "end")))
-        if found[0] != words:
+        if abs(left - x) > 12 or abs(base - 4 - y) > 16:
+            texts.append(f'<path d="M{x:.1f} {y:.1f}L{left:.1f} {base - 4:.1f}" class="rule"/>')
+        texts.append(_text(left, base, text, {0.0: "start", 0.5: "middle"}.get(anchor, "end")))
+        if text != words:
             numbered.append(number)
     return texts, numbered
+
+
+def _spots(x: float, y: float) -> list[tuple[float, float, float]]:
+    """Where words may stand around a mark, the nearest first: (x, baseline, anchor)."""
+    spots = [(x + 11, y + 4, 0.0), (x - 11, y + 4, 1.0), (x, y - 12, 0.5), (x, y + 20, 0.5)]
+    far = [
+        (side * reach, up) for reach in (11, 24, 40) for up in (-8, 8, -18, 18, -30, 30) for side in (1, -1)
+    ]
+    return spots + [(x + dx, y + 4 + dy, 0.0 if dx > 0 else 1.0) for dx, dy in far]
 
 
 def _box(text: str, x: float, y: float, anchor: float) -> Box:
@@ -325,7 +337,7 @@ def epsilons(
         steps = f"M{level[0][0] - wide / 2:.1f} {level[0][1]:.1f}"
         steps += "".join(f"V{at:.1f}H{middle + wide / 2:.1f}" for middle, at in level)
         parts.append(f'<path d="{steps}" class="chance"/>')
-        parts.append(_text(level[0][0] - wide / 2, min(at for _, at in level) - 6, limit, "start"))
+        parts.append(_text(LEFT + 8, level[0][1] + 16, limit, "start"))
     for (_, points, _), middle in zip(columns, middles, strict=True):
         for place, shape, filled, value, tip in points:
             at = middle + (place - 1.5) * min(13.0, wide / 4.5), y(value)
@@ -364,15 +376,16 @@ def _point(
     *,
     style: str = "first",
     shape: int | None = None,
-    height: int = HEIGHT,
+    height: int | None = HEIGHT,
 ) -> str:
-    """A point for mouse and keyboard; its words show on the bottom line while it has either."""
+    """A point for mouse and keyboard; its words show on the bottom line of a chart of this height while
+    it has either. Without a height it has words for the mouse only, as one of very many."""
     words = escape(tip)
     dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot {style}"/>'
-    return (
-        f'<g class="point" tabindex="0"><title>{words}</title>{whisker}'
-        f"{dot if shape is None else _mark(x, y, shape, style)}{_tip(words, height)}</g>"
-    )
+    drawn = whisker + (dot if shape is None else _mark(x, y, shape, style))
+    if height is None:
+        return f"<g><title>{words}</title>{drawn}</g>"
+    return f'<g class="point" tabindex="0"><title>{words}</title>{drawn}{_tip(words, height)}</g>'
 
 
 def _tip(escaped: str, height: int) -> str:

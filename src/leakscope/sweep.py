@@ -94,11 +94,11 @@ def _results(
 ) -> Iterator[store.Result]:
     jobs = min(jobs, len(missing)) or 1
     spare = max(1, cores() // jobs)
-    calls = (delayed(_cell)(cell, seed, folder, trusted, spare) for cell, seed in missing)
+    calls = (delayed(run_cell)(cell, seed, folder, trusted, spare) for cell, seed in missing)
     yield from Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls)
 
 
-def _cell(cell: Cell, seed: int, folder: Path, trusted: tuple[str, ...], spare: int) -> store.Result:
+def run_cell(cell: Cell, seed: int, folder: Path, trusted: tuple[str, ...], spare: int) -> store.Result:
     """One cell in its own process: compute, write, return. What the user can put right is kept as
     the cell's error, never as a result; anything else is a defect and ends the sweep."""
     import torch

@@ -96,8 +96,11 @@ def roc(transcript: Transcript, *, points: int = 200) -> list[tuple[float, float
     return [(float(f), float(t)) for f, t in zip(grid, mean, strict=True)]
 
 
-def over_seeds(estimates: Sequence[Estimate], *, level: float = 0.95) -> Estimate:
-    """The mean over seeds with Student's interval, kept within 0 and 1; a single seed keeps its own.
+def over_seeds(
+    estimates: Sequence[Estimate], *, level: float = 0.95, least: float = 0.0, most: float = 1.0
+) -> Estimate:
+    """The mean over seeds with Student's interval, kept within ``least`` and ``most``; a single seed
+    keeps its own.
 
     Seeds that agree exactly would give an interval of no width; then the widest of theirs stands."""
     if not estimates:
@@ -111,7 +114,7 @@ def over_seeds(estimates: Sequence[Estimate], *, level: float = 0.95) -> Estimat
         low, high = min(e.low for e in estimates), max(e.high for e in estimates)
         return Estimate(first.name, mean, low, high, level, first.n, f"widest of {n} seeds, all equal")
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * std / np.sqrt(n))
-    low, high = max(mean - half, 0.0), min(mean + half, 1.0)
+    low, high = max(mean - half, least), min(mean + half, most)
     return Estimate(first.name, mean, low, high, level, first.n, f"Student's t over {n} seeds")
 
 
