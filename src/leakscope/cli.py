@@ -389,7 +389,8 @@ def _print_table(header: list[str], rows: list[list[str]]) -> None:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    Console().print(table, highlight=False)
+    console = Console()
+    console.print(table, highlight=False, width=None if console.is_terminal else 160)
 
 
 def _progress() -> Progress:

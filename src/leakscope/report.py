@@ -23,7 +23,7 @@ from leakscope.summary import audits as audits_of
 
 POINTS = 80  # drawn of one ROC curve, at most
 FIGURES = 12  # settings that get figures, the worst first, so that a large grid stays one readable page
-BINS = 40  # of a histogram, at most
+BINS = 60  # of a histogram, at most
 EPSILONS = ("any", "gaussian", "exact", "classical")  # in the order of their marks
 
 
@@ -248,7 +248,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         bands=(SLIGHT, SEVERE),
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
         drawn=_drawn(found),
-        points=POINTS if len(rows) <= FIGURES else 2 * POINTS // 5,
+        points=POINTS if len(rows) <= FIGURES else POINTS // 3,
         facts={
             "observed": either(row.section.observed for row in rows),
             "batch": either(row.section.secret.get("batch") for row in rows),

@@ -259,10 +259,11 @@ class Attribute:
 
     @property
     def settings(self) -> list[list[Audit]]:
-        """Records put to the same test side by side, those that certify most first."""
+        """Records put to the same test side by side: most of them, then most certified, first."""
         same = ("statistic", "delta", "clip", "std", "trials")
         shown = [audit for audit in self.measured if audit.histogram]
-        return sorted(_alike(shown, same), key=lambda group: -max(_epsilon(audit) for audit in group))
+        groups = _alike(shown, same)
+        return sorted(groups, key=lambda group: (-len(group), -max(_epsilon(audit) for audit in group)))
 
 
 def _alike(audits: Iterable[Audit], names: Sequence[str]) -> list[list[Audit]]:

@@ -219,12 +219,13 @@ def _labels(
         if number in told:
             continue
         told.add(number)
-        tries = [(text, *spot) for text in (words, str(number)) for spot in _spots(x, y)]
-        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[len(tries) // 2])
+        near = [(words, *spot) for spot in _spots(x, y)[:8]]
+        tries = near + [(str(number), *spot) for spot in _spots(x, y)]
+        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[len(near)])
         text, left, base, anchor = found
         taken.append(_box(*found))
         if abs(left - x) > 12 or abs(base - 4 - y) > 16:
-            texts.append(f'<path d="M{x:.1f} {y:.1f}L{left:.1f} {base - 4:.1f}" class="rule"/>')
+            texts.append(f'<path d="M{x:.1f} {y:.1f}L{left:.1f} {base - 4:.1f}" class="lead"/>')
         texts.append(_text(left, base, text, {0.0: "start", 0.5: "middle"}.get(anchor, "end")))
         if text != words:
             numbered.append(number)
@@ -309,7 +310,7 @@ def epsilons(
     """Epsilon on a logarithmic axis, one column per setting: its words under it, ``heads`` beside
     them; points (place, shape, filled, epsilon, tip), where the first two places are lower bounds and
     point upwards; and a dashed line at what could be certified at most, with its words."""
-    height = HEIGHT + 16 * len(heads)
+    height = HEIGHT + 16 * (len(heads) - 1)
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     found = [v for _, points, most in columns for v in (*(point[3] for point in points), most) if v]
     lowest = math.floor(math.log10(min(found, default=1.0)))
@@ -332,20 +333,28 @@ def epsilons(
     for (words, _, _), middle in list(zip(columns, middles, strict=True))[:: max(1, every)]:
         parts += [_text(middle, bottom + 17 + 16 * i, word, "middle") for i, word in enumerate(words)]
     parts += [_text(LEFT - 7, bottom + 17 + 16 * i, head, "end") for i, head in enumerate(heads)]
+    drawn, taken = [], []
+    for (_, points, _), middle in zip(columns, middles, strict=True):
+        for place, shape, filled, value, tip in points:
+            at = middle + (place - 1.5) * min(13.0, wide / 4.5), y(value)
+            arrow = f'<path d="M{at[0]:.1f} {at[1]:.1f}v-15m-3 3l3-3 3 3" class="whisker"/>'
+            style, arrow = "first" if filled else "hollow", arrow if place < 2 else ""
+            drawn.append(_point(*at, tip, arrow, style=style, shape=shape, height=height))
+            taken.append((at[0] - 6, at[1] - (16 if place < 2 else 6), at[0] + 6, at[1] + 6))
     level = [(m, y(most)) for (_, _, most), m in zip(columns, middles, strict=True) if most]
     if level:
         steps = f"M{level[0][0] - wide / 2:.1f} {level[0][1]:.1f}"
         steps += "".join(f"V{at:.1f}H{middle + wide / 2:.1f}" for middle, at in level)
         parts.append(f'<path d="{steps}" class="chance"/>')
-        parts.append(_text(LEFT + 8, level[0][1] + 16, limit, "start"))
-    for (_, points, _), middle in zip(columns, middles, strict=True):
-        for place, shape, filled, value, tip in points:
-            at = middle + (place - 1.5) * min(13.0, wide / 4.5), y(value)
-            arrow = f'<path d="M{at[0]:.1f} {at[1]:.1f}v-15m-3 3l3-3 3 3" class="whisker"/>'
-            style = "first" if filled else "hollow"
-            parts.append(
-                _point(*at, tip, arrow if place < 2 else "", style=style, shape=shape, height=height)
-            )
+        slack, room = right - LEFT - 8 - LETTER * len(limit), (LEFT, TOP, right + 1, bottom)
+        tries = [
+            (limit, LEFT + 8 + k * slack / 4, level[0][1] + up, 0.0)
+            for up in (16, -7, 28, 40, -20)
+            for k in range(5)
+        ]
+        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[0])
+        parts.append(_text(found[1], found[2], limit, "start"))
+    parts += drawn
     parts.append(_text(LEFT, 16, "epsilon (log scale)", "start"))
     desc = "Certified lower bounds and theoretical values of epsilon for each setting. Data below."
     return _chart(parts, title, desc, height=height)
@@ -406,7 +415,8 @@ def _line(x1: float, x2: float, y: float, style: str) -> str:
 
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
+    place = "" if anchor == "start" else f' text-anchor="{anchor}"'
+    return f'<text x="{x:.1f}" y="{y:.1f}"{place}>{escape(words)}</text>'
 
 
 def _ticks(span: tuple[float, float]) -> list[float]:
@@ -420,5 +430,5 @@ def _percent(value: float, span: tuple[float, float]) -> str:
 
 
 def _rules(span: tuple[float, float], height: int) -> str:
-    places = [(_percent(tick, span), "zero" if tick == 0 else "rule") for tick in _ticks(span)]
-    return "".join(f'<line x1="{x}" x2="{x}" y2="{height}" class="{style}"/>' for x, style in places)
+    places = [(_percent(tick, span), ' class="zero"' if tick == 0 else "") for tick in _ticks(span)]
+    return "".join(f'<line x1="{x}" x2="{x}" y2="{height}"{style}/>' for x, style in places)

@@ -1,0 +1,135 @@
+"""The audit of one attribute: what is crafted, what is simulated, what is certified."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+
+from leakscope import (
+    DPSGD,
+    L2,
+    MLP,
+    AttributeAudit,
+    Canary,
+    Column,
+    Dataset,
+    GradientChannel,
+    Knowledge,
+    LikelihoodRatio,
+    epsilon_lower_bound,
+    play,
+    seeded,
+)
+from leakscope.canary import craft, sampled, simulated
+from leakscope.epsilon import gaussian_epsilon
+from leakscope.errors import ArgumentError
+from leakscope.gradients import per_record
+from leakscope.judged import played
+from leakscope.models import build, parameters
+
+
+@pytest.fixture(scope="module")
+def world():
+    """60 records with a one-hot attribute of three values, and a small net."""
+    rng = seeded(0, "world")
+    code = torch.arange(60) % 3
+    x = torch.cat([torch.randn(60, 4, generator=rng), torch.nn.functional.one_hot(code, 3).float()], 1)
+    columns = (
+        *(Column(f"x{i}", i, i + 1) for i in range(4)),
+        Column("kind", 4, 7, values=("a", "b", "c"), standardised=False),
+    )
+    data = Dataset(
+        x,
+        torch.randint(2, (60,), generator=rng),
+        {"kind": code},
+        name="world",
+        columns=columns,
+        values={"kind": ("a", "b", "c")},
+    )
+    return data, build(MLP((10,)), data, seeded(1))
+
+
+def clipped(model, params, x, y, clip):
+    flat = torch.cat([g.flatten(1) for g in per_record(model, params, x, y).values()], 1).double()
+    return flat * (clip / flat.norm(dim=1, keepdim=True)).clamp(max=1)
+
+
+def test_a_crafted_record_differs_in_its_attribute_alone_and_takes_real_values(world):
+    data, model = world
+    found = craft(model, parameters(model), data, "kind", clip=1.0, rng=seeded(2), steps=60)
+    one, two = found.pair.x
+    assert one[:4].equal(two[:4])
+    assert not one[4:].equal(two[4:])
+    assert all(sorted(row[4:].tolist()) == [0.0, 0.0, 1.0] for row in found.pair.x)
+
+
+def test_the_distance_of_a_canary_is_that_of_the_kernels_gradients(world):
+    data, model = world
+    params = parameters(model)
+    for found in (
+        craft(model, params, data, "kind", clip=0.5, rng=seeded(3), steps=40),
+        sampled(model, params, data, "kind", clip=0.5, rng=seeded(4)),
+    ):
+        zero, one = clipped(model, params, found.pair.x, found.pair.y, 0.5)
+        assert found.distance == pytest.approx((one - zero).norm().item(), rel=1e-4)
+        assert found.distance <= 1.0 + 1e-6
+
+
+def test_crafting_goes_beyond_its_start_and_beyond_real_records(world):
+    data, model = world
+    params = parameters(model)
+    short = craft(model, params, data, "kind", clip=1.0, rng=seeded(5), steps=1)
+    long = craft(model, params, data, "kind", clip=1.0, rng=seeded(5), steps=300)
+    real = max(sampled(model, params, data, "kind", clip=1.0, rng=seeded(i)).distance for i in range(10))
+    assert long.distance > short.distance
+    assert long.distance > real
+
+
+@pytest.mark.parametrize(("attack", "statistic"), [(LikelihoodRatio(), "likelihood ratio"), (L2(), "l2")])
+def test_the_simulated_statistic_has_the_distribution_of_the_played_one(world, attack, statistic):
+    data, model = world
+    params = parameters(model)
+    found = craft(model, params, data, "kind", clip=1.0, rng=seeded(6), steps=50)
+    defense = DPSGD(1.0, 0.4)
+    channel = GradientChannel(model, (params,), defense)
+    game = Canary(found.pair)
+    real = play(game, channel, attack, Knowledge(game, channel, 2), trials=3_000, rng=seeded(7))
+    quick = simulated(found, std=0.4, trials=3_000, rng=seeded(8), statistic=statistic)
+    scale = found.distance * 0.4 if statistic == "likelihood ratio" else 1.0
+    for bit in (0, 1):
+        played_scores = real.guesses[real.secrets == bit].numpy() / scale
+        assert stats.ks_2samp(played_scores, quick.guesses[quick.secrets == bit].numpy()).pvalue > 1e-3
+
+
+def test_the_likelihood_ratio_certifies_what_the_distance_allows_and_no_more(world):
+    data, model = world
+    found = sampled(model, parameters(model), data, "kind", clip=1.0, rng=seeded(9))
+    std = found.distance  # mu = 1
+    transcript = simulated(found, std=std, trials=200_000, rng=seeded(10))
+    truth = gaussian_epsilon(1.0, 1e-5)
+    certified = epsilon_lower_bound(transcript, delta=1e-5, trade_off="gaussian").low
+    assert 0.85 * truth < certified < 1.02 * truth
+
+
+def test_an_audit_reports_the_guarantee_beside_what_it_certified(world):
+    data, model = world
+    audit = AttributeAudit("kind", steps=20)
+    defense = DPSGD(1.0, 0.5)
+    record = audit.record(model, parameters(model), data, clip=1.0, rng=seeded(11))
+    found = played(audit, record, defense, trials=4_000, rng=seeded(12))
+    assert found["any"]["low"] <= found["gaussian"]["low"] <= found["exact"]
+    assert found["exact_added"] <= found["exact"]
+    assert sum(found["histogram"]["h0"]) + sum(found["histogram"]["h1"]) == 4_000
+    assert len(found["histogram"]["edges"]) == len(found["histogram"]["h0"]) + 1
+
+
+def test_what_cannot_be_audited_is_refused(world):
+    data, model = world
+    record = sampled(model, parameters(model), data, "kind", clip=1.0, rng=seeded(13))
+    with pytest.raises(ArgumentError, match="std must be positive"):
+        simulated(record, std=0.0, trials=100, rng=seeded(0))
+    with pytest.raises(ArgumentError, match="delta"):
+        AttributeAudit("kind", delta=0.0)
+    with pytest.raises(ArgumentError, match="two records"):
+        Canary(data)
