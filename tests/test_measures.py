@@ -195,3 +195,20 @@ def test_utility_equals_scikit_learn():
         roc_auc_score(labels, posterior, multi_class="ovr")
     )
     assert majority(torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
+
+
+def test_an_advantage_over_side_knowledge_covers_though_guessing_is_measured_too():
+    rng = np.random.default_rng(6)
+    covered, truth = 0, (0.8 - 0.7) / (1 - 0.7)
+    for _ in range(300):
+        secrets = rng.integers(0, 2, 400)
+        said, blind = (np.where(rng.random(400) < rate, secrets, 1 - secrets) for rate in (0.8, 0.7))
+        as_posterior = [
+            torch.nn.functional.one_hot(torch.as_tensor(guess), 2).double() for guess in (said, blind)
+        ]
+        transcript = Transcript(
+            torch.as_tensor(secrets), as_posterior[0], torch.tensor([0.5, 0.5]), blind=as_posterior[1]
+        )
+        estimate = advantage(transcript)
+        covered += estimate.low <= truth <= estimate.high
+    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01

@@ -77,7 +77,10 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
 
 
 def _reduced(cell: Entry, settings: Mapping[str, Any]) -> Entry:
-    """A cell with no more rounds, trials and rehearsals than the quick settings have."""
+    """A cell with no more rounds, trials and rehearsals than the quick settings have; the trials of an
+    audit cost nothing and stay."""
+    if cell["game"]["name"] == "AttributeAudit":
+        return cell
     return cell | {key: min(cell[key], value) for key, value in settings.items() if key in cell}
 
 

@@ -17,7 +17,10 @@ from torch.nn import functional as F
 
 from leakscope.core import Loss, Params
 from leakscope.errors import require
+from leakscope.gradients.aligned import alignment
 from leakscope.gradients.records import Kept, Records, Weigh, drawn_from, place
+
+__all__ = ["alignment", "batch_means", "blocks", "per_record"]
 
 BUDGET = 256_000_000  # bytes
 CACHE = 2**19  # bytes that stay in the nearest cache while all trials of a block pick from them

@@ -46,11 +46,24 @@ def advantage(transcript: Transcript, *, level: float = 0.95) -> Estimate:
 
     max(p - p*, 0) / (1 - p*) of paper 000, 5.1.2; p* is the largest prior, or what side knowledge
     alone achieves."""
-    p, base = success_rate(transcript, level=level), guessing(transcript)
-    if base >= 1:
-        return Estimate("advantage", 0.0, 0.0, 0.0, level, p.n, "nothing is left to infer")
-    value, low, high = (max(q - base, 0.0) / (1 - base) for q in (p.value, p.low, p.high))
-    return Estimate("advantage", value, low, high, level, p.n, "Clopper-Pearson on the success rate")
+    base = guessing(transcript)
+    if transcript.blind is None:
+        p, least, most = success_rate(transcript, level=level), base, base
+        method = "Clopper-Pearson on the success rate"
+    else:  # what side knowledge achieves is measured too: both limits must hold
+        shared = (1 + level) / 2
+        p = success_rate(transcript, level=shared)
+        hits = _hits(transcript.blind, transcript.secrets)
+        blind = proportion("guessing", hits, len(transcript.secrets), level=shared)
+        prior = float(transcript.prior.max())
+        least, most = max(prior, blind.low), max(prior, blind.high)
+        method = "Clopper-Pearson on the success rate and on guessing from side knowledge"
+    value, low, high = _gain(p.value, base), _gain(p.low, most), _gain(p.high, least)
+    return Estimate("advantage", value, low, high, level, p.n, method)
+
+
+def _gain(rate: float, base: float) -> float:
+    return max(rate - base, 0.0) / (1 - base) if base < 1 else 0.0
 
 
 def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
