@@ -41,11 +41,12 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """Three digits of a number of any size: 284, 96.9, 0.0131."""
+    """Up to three digits of a number of any size: 284, 96.9, 0.0131."""
     if value is None or not math.isfinite(value):
         return "–"
     places = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
-    return number(value, max(0, places)) if value else "0"
+    text = number(value, max(0, places))
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def certified(value: float) -> str:
@@ -194,7 +195,9 @@ def _epsilons(group: Sequence[Audit], title: str) -> Markup:
     columns: dict[tuple[float, ...], tuple[list[str], list[tuple[int, int, bool, float, str]], float | None]]
     columns = {}
     for audit in group:
-        labels = [f"{value:,g}" for value in audit.setting[: 3 if several else 2]]
+        labels = [
+            f"{value:,g}" if math.isfinite(value) else "–" for value in audit.setting[: 3 if several else 2]
+        ]
         most = min(audit.numbers("saturation"), default=None)
         _, points, _ = columns.setdefault(audit.setting, (labels, [], most))
         for place, name in enumerate(EPSILONS):
@@ -246,6 +249,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         seeds=sorted({int(result["seed"]) for result in results}),
         severities=SEVERITIES,
         bands=(SLIGHT, SEVERE),
+        vacuous=svg.VACUOUS,
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
         drawn=_drawn(found),
         points=POINTS if len(rows) <= FIGURES else POINTS // 3,
@@ -260,6 +264,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         tasks=_tasks(found),
         frontiers=[frontier(secret) for secret in found],
         histograms=_shown(audited),
+        added=any(audit.numbers("exact_added") for attribute in audited for audit in attribute.measured),
         data=_distinct(run.get("data") for run in runs),
         models=_distinct(run.get("model") for run in runs),
         versions=[words(table) for table in _distinct(run.get("versions") for run in runs)],

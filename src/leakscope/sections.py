@@ -7,16 +7,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from leakscope.plan import WORDS
 from leakscope.summary import SLIGHT, Audit, Average, Json, Section, stable
 
-VICTIM = (
-    "defense",
-    "adaptive",
-    "attack",
-    "trials",
-    "rehearsals",
-    "published",
-)  # what may differ of one victim
+TOLD = (*WORDS, "defense", "adaptive")  # of a cell: what the page tells in other places, or not at all
+VICTIM = (*TOLD, "attack", "trials", "rehearsals")  # what may differ between attacks on one victim
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ def secrets(sections: Iterable[Section]) -> list[Secret]:
         groups.setdefault((*found, str(secret["kind"])) if secret.get("kind") else kin, []).append(section)
     found_secrets, number = [], 0
     for (data, column, _, kind), group in groups.items():
-        differences = _differences([section.cell for section in group], ("defense", "adaptive", "published"))
+        differences = _differences([section.cell for section in group], TOLD)
         rows = [
             Row(number + i, section, words(section.cell.get("defense") or {}), differs)
             for i, (section, differs) in enumerate(zip(group, differences, strict=True), start=1)
@@ -150,7 +145,8 @@ def words(value: object) -> str:
         return f"{name} ({rest})" if name and rest else name or rest
     if isinstance(value, list | tuple):
         return " + ".join(words(item) for item in value)
-    return str(value)
+    text = str(value)
+    return f"{value:.6g}" if isinstance(value, float) and len(text) > 8 else text  # 0.04, not 0.04000000001
 
 
 @dataclass(frozen=True)

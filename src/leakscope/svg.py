@@ -18,6 +18,7 @@ WIDTH, HEIGHT = 420, 300
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 30, 46  # the margins around a plot
 FLOOR = 7e-4  # where the logarithmic axis of false alarms begins: a little left of 0.1%
 MARKED = 24  # rounds up to which every round gets a point of its own
+VACUOUS = 0.9995  # a bound from here on is 1 to three digits and rules nothing out
 LETTER = 6.4  # about the width of one
 SHAPES = (  # from the middle; told apart without colour. The first is for no defense
     "m-3.6 0a3.6 3.6 0 1 0 7.2 0a3.6 3.6 0 1 0-7.2 0zm-3.4 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z"
@@ -54,7 +55,7 @@ def strip(whisker: Whisker, *, span: tuple[float, float], tip: str, bound: float
         f'<line x1="{low}" x2="{low}" y1="9" y2="19"/><line x1="{high}" x2="{high}" y1="9" y2="19"/></g>'
         f'<circle cx="{value}" cy="14" r="5" class="dot"/>'
     )
-    if bound is not None and bound < 1:
+    if bound is not None and bound < VACUOUS:
         at = _percent(bound, span)
         marks += f'<line x1="{at}" x2="{at}" y1="2" y2="26" class="bound"/>'
     return (
@@ -352,8 +353,8 @@ def epsilons(
             for up in (16, -7, 28, 40, -20)
             for k in range(5)
         ]
-        found = next((one for one in tries if _fits(_box(*one), taken, room)), tries[0])
-        parts.append(_text(found[1], found[2], limit, "start"))
+        spot = next((one for one in tries if _fits(_box(*one), taken, room)), tries[0])
+        parts.append(_text(spot[1], spot[2], limit, "start"))
     parts += drawn
     parts.append(_text(LEFT, 16, "epsilon (log scale)", "start"))
     desc = "Certified lower bounds and theoretical values of epsilon for each setting. Data below."
