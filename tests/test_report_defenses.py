@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from test_report import HOSTILE, Tags, estimate, failed, grid, page, result, tables_after_figures
 
-from leakscope import report, svg
+from leakscope import charts, report
 from leakscope.sections import frontier, secrets
 from leakscope.summary import audits, summarise
 
@@ -167,13 +167,13 @@ def test_words_that_do_not_fit_beside_a_mark_become_numbers_in_a_legend():
         (1, "left", 1, True, 0.6, (0.9, 0.85, 0.95), "tip"),
         (2, "right", 2, True, 0.9, (0.1, 0.0, 0.2), "tip"),
     ]
-    chart, numbered = svg.frontier(apart, goal=0.1, percent=False, axis="task AUROC", title="t")
+    chart, numbered = charts.frontier(apart, goal=0.1, percent=False, axis="task AUROC", title="t")
     assert numbered == []
     assert ">left</text>" in chart
     crowd = [
         (i, f"a defense with a long name {i}", 1, True, 0.9, (0.5, 0.4, 0.6), "tip") for i in range(1, 7)
     ]
-    chart, numbered = svg.frontier(crowd, goal=0.1, percent=False, axis="task AUROC", title="t")
+    chart, numbered = charts.frontier(crowd, goal=0.1, percent=False, axis="task AUROC", title="t")
     assert len(numbered) >= 4
     assert all(f">{number}</text>" in chart for number in numbered)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from leakscope import store, svg
+from leakscope import charts, store, svg
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
 from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Average, Json, Section, stable, summarise
 from leakscope.summary import audits as audits_of
@@ -147,7 +147,7 @@ def _frontier(secret: Secret, found: Frontier) -> tuple[Markup, list[int]]:
     ]
     axis = f"task {'accuracy' if found.measure == 'accuracy' else 'AUROC'}"
     title = f"What each defense buys and costs, {secret.title}"
-    chart, numbered = svg.frontier(
+    chart, numbered = charts.frontier(
         marks, goal=SLIGHT, percent=found.measure == "accuracy", axis=axis, title=title
     )
     return Markup(chart), numbered
@@ -179,7 +179,7 @@ def _histogram(audit: Audit, group: Sequence[Audit], title: str) -> Markup:
     table = _bins(audit)
     zero, one = ([row[k] / sum(row[k] for row in table) for row in table] for k in (2, 3))
     return Markup(
-        svg.histogram(
+        charts.histogram(
             [table[0][0], *(row[1] for row in table)],
             (zero, one),
             names=audit.values,
@@ -210,7 +210,7 @@ def _epsilons(group: Sequence[Audit], title: str) -> Markup:
                 points.append(point)  # type: ignore[arg-type]
     limit = "any: more cannot be certified with this many trials"
     heads = ("clip", "noise", "trials")[: 3 if several else 2]
-    return Markup(svg.epsilons(list(columns.values()), heads=heads, limit=limit, title=title))
+    return Markup(charts.epsilons(list(columns.values()), heads=heads, limit=limit, title=title))
 
 
 def _distinct(tables: Iterable[Json | None]) -> list[Json]:
