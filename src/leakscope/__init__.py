@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from leakscope.measures.utility import accuracy, task_auroc
     from leakscope.models import CNN, MLP, Linear
+    from leakscope.recording import Recorder, Recording
     from leakscope.referee import play
     from leakscope.rng import seeded
 
@@ -81,6 +82,8 @@ __all__ = [
     "Prototype",
     "Pruning",
     "RandomForest",
+    "Recorder",
+    "Recording",
     "Release",
     "Sign",
     "Silent",

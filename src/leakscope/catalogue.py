@@ -73,6 +73,8 @@ Column          noun      dataset            One column of a table and the posit
 Dataset         noun      dataset            Records, the task's label, and what is private about each.
 Estimate        noun      core               A number that is never without its interval.
 Knowledge       noun      core               What the adversary may use.
+Recorder        noun      recording          Writes a recording beside a training loop of any kind, in three lines.
+Recording       noun      recording          What a federation recorded, as it was when it was opened.
 Release         noun      core               What crosses the wire in one round.
 Transcript      noun      core               What happened; the only place where secrets and guesses meet.
 View            noun      core               All an adversary ever sees.

@@ -243,6 +243,23 @@ def report(
     typer.echo(f"Report: {reports.write(folder)}")
 
 
+@app.command()
+def recording(
+    folder: Annotated[Path, typer.Argument(help="A folder that a Recorder wrote.")],
+    check: Annotated[
+        bool, typer.Option("--check", help="Read every file and refuse what is damaged.")
+    ] = False,
+) -> None:
+    """Describe the recorded updates of a federation."""
+    from leakscope.recording import Recording
+
+    found = Recording(folder)
+    typer.echo(found.describe())
+    if check:
+        found.complete()
+        typer.echo("Complete: every file is whole and finite.")
+
+
 @app.command("list")
 def list_() -> None:
     """List games, attacks, heads, reductions, defenses, models, measures and data."""
