@@ -35,6 +35,7 @@ LEVELS = [  # imports point from later to earlier only
     {"report"},
     {"audits", "sweep", "published"},
     {"tuning"},
+    {"terminal"},
     {"cli"},
 ]
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}

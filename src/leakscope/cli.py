@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+from leakscope import terminal
 from leakscope.errors import LeakscopeError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from leakscope.plan import Cell, Plan
-    from leakscope.store import Result
-    from leakscope.tuning import Risk
+    pass
 
 app = typer.Typer(
     add_completion=False,
@@ -151,7 +148,9 @@ def audit(
         name=f"Audit of {name}",
     )
     checked = plan.from_document(document, trusted=trust or [], where="the audit")
-    _run(checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or [])
+    terminal.reported(
+        checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or []
+    )
 
 
 @app.command()
@@ -210,7 +209,7 @@ def tune(
     sweep.check(checked, trusted=trust or [])
     folder = output or Path(f"tune-{name}")
     store.claim(folder, tomli_w.dumps(document), checked.digest)
-    _tune(checked.cell[0], risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
+    terminal.tuned(checked.cell[0], risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
 
 
 @app.command()
@@ -230,7 +229,7 @@ def run(
     source = plan / "plan.toml" if plan.is_dir() else plan
     checked = plans.read(source, trusted=trust or [])
     folder = output or (plan if plan.is_dir() else Path(plan.stem))
-    _run(checked, source.read_text(encoding="utf-8"), folder, jobs=jobs, trust=trust or [])
+    terminal.reported(checked, source.read_text(encoding="utf-8"), folder, jobs=jobs, trust=trust or [])
 
 
 @app.command()
@@ -269,8 +268,8 @@ def list_() -> None:
         ("Games", "game"), ("Attacks", "attack"), ("Heads", "head"), ("Reductions", "reduction"),
         ("Defenses", "defense"), ("Models", "model"), ("Measures", "measure"),
     ]:  # fmt: skip
-        _listing(title, {name: entry.line for name, entry in roles(role).items()})
-    _listing("Data", DATA)
+        terminal.listed(title, {name: entry.line for name, entry in roles(role).items()})
+    terminal.listed("Data", DATA)
 
 
 @app.command()
@@ -300,8 +299,8 @@ def papers(
         if missing:
             typer.echo(f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}.", err=True)
         folder = output or Path("papers-results") / f"{number}-{plan.digest}"
-        results = _sweep(plan, text, folder, jobs=jobs, trust=[])
-        _print_table(published.HEADER, published.rows(published.entries(results, quick=quick)))
+        results = terminal.swept(plan, text, folder, jobs=jobs, trust=[])
+        terminal.tabled(published.HEADER, published.rows(published.entries(results, quick=quick)))
         if record:
             typer.echo(f"Recorded: {published.record(number, results, quick=quick)}")
 
@@ -360,103 +359,6 @@ def _defense(text: str) -> dict[str, Any]:
         raise click.UsageError(
             f"--defense must be a name, or a name with settings such as Pruning:rate=0.99, got {text!r}."
         ) from None
-
-
-def _tune(cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | None, trust: list[str]) -> None:
-    """Search under a progress bar, then say what was found."""
-    from leakscope import report as reports
-    from leakscope import tuning
-
-    points = []
-    with _progress() as bar:
-        task = bar.add_task("no defense", total=len(tuning.FAMILIES) + 1)
-        done: set[str] = set()
-        for point in tuning.search(cell, risk, folder, halvings=halvings, jobs=jobs, trusted=trust):
-            points.append(point)
-            done.add(point.family)
-            bar.update(task, completed=len(done), description=f"{len(points)} settings")
-    rows = []
-    for point in points:
-        words = ", ".join(f"{key} {value:g}" for key, value in point.defense.items() if key != "name")
-        measured = f"{point.advantage:.3f} (up to {point.high:.3f})" if not point.error else point.error
-        meets = "yes" if point.meets(risk) else ""
-        rows.append([point.family, words, measured, f"{100 * point.loss:+.1f} points", meets])
-    _print_table(["defense", "strength", "advantage", "accuracy lost", "meets both"], rows)
-    best = tuning.cheapest(points, risk)
-    wish = f"an advantage of at most {risk.advantage:g} and a loss of at most {100 * risk.loss:g} points"
-    if best is None:
-        typer.echo(f"No setting tried meets {wish}; accept more of either, or release less.")
-    else:
-        words = ", ".join(f"{key}={value:g}" for key, value in best.defense.items() if key != "name")
-        typer.echo(f"Cheapest for {wish}: {best.family}({words}), {100 * best.loss:+.1f} points of accuracy.")
-    typer.echo(f"Report: {reports.write(folder)}")
-
-
-def _listing(title: str, lines: dict[str, str]) -> None:
-    typer.echo(f"{title}")
-    for name, line in lines.items():
-        typer.echo(f"  {name:<17}{line}")
-    typer.echo()
-
-
-def _print_table(header: list[str], rows: list[list[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*header, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console = Console()
-    console.print(table, highlight=False, width=None if console.is_terminal else 160)
-
-
-def _progress() -> Progress:
-    """A bar with the time spent and left, on standard error."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    words = TextColumn("{task.description}")
-    columns = words, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=not console.is_terminal)
-
-
-def _sweep(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
-    """Run a plan under a progress bar."""
-    from leakscope import sweep
-
-    with _progress() as bar:
-        task = bar.add_task("checking the plan", total=None)
-        sweep.check(plan, trusted=trust)
-        bar.update(task, description=f"{len(plan.cell) * len(plan.seeds)} cells")
-
-        def step(finished: sweep.Step) -> None:
-            words = f"{finished.cell.id or finished.cell.game['name']}, seed {finished.seed}"
-            bar.console.print(f"  {words}: {_headline(finished.result)}", highlight=False, markup=False)
-            bar.update(task, completed=finished.done, total=finished.total)
-
-        return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step)
-
-
-def _run(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
-    from leakscope import report as reports
-
-    results = _sweep(plan, text, folder, jobs=jobs, trust=trust)
-    typer.echo(f"Report: {reports.write(folder)}")
-    failed = sum("error" in result for result in results)
-    if failed:
-        raise LeakscopeError(f"{failed} of {len(results)} cells failed; the report says why.")
-
-
-def _headline(result: Result) -> str:
-    """One line about a finished cell."""
-    if "error" in result:
-        return f"failed: {result['error']}"
-    if "audit" in result:
-        audit = result["audit"]
-        return f"epsilon at least {audit['gaussian']['low']:.2f} (promised: at most {audit['exact']:.2f})"
-    success, base = result["estimates"]["success"], result["guessing"]
-    return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
 
 
 if __name__ == "__main__":
