@@ -86,6 +86,25 @@ def test_crafting_goes_beyond_its_start_and_beyond_real_records(world):
     assert long.distance > real
 
 
+def test_the_best_iterate_is_kept_even_when_the_climb_overshoots(world):
+    data, model = world
+    reached = [
+        craft(model, parameters(model), data, "kind", clip=1.0, rng=seeded(5), steps=n, rate=8.0).distance
+        for n in (2, 10, 40)
+    ]
+    assert reached == sorted(reached)
+
+
+def test_a_drawn_record_is_a_real_one_and_its_neighbour_has_another_value(world):
+    data, model = world
+    for seed in range(12):
+        pair = sampled(model, parameters(model), data, "kind", clip=1.0, rng=seeded(seed)).pair
+        rows = (data.x == pair.x[0]).all(1).nonzero()[:, 0]
+        assert len(rows) == 1
+        assert pair.y.tolist() == [int(data.y[rows[0]])] * 2
+        assert not pair.x[1, 4:].equal(pair.x[0, 4:])
+
+
 @pytest.mark.parametrize(("attack", "statistic"), [(LikelihoodRatio(), "likelihood ratio"), (L2(), "l2")])
 def test_the_simulated_statistic_has_the_distribution_of_the_played_one(world, attack, statistic):
     data, model = world
@@ -109,7 +128,7 @@ def test_the_likelihood_ratio_certifies_what_the_distance_allows_and_no_more(wor
     transcript = simulated(found, std=std, trials=200_000, rng=seeded(10))
     truth = gaussian_epsilon(1.0, 1e-5)
     certified = epsilon_lower_bound(transcript, delta=1e-5, trade_off="gaussian").low
-    assert 0.85 * truth < certified < 1.02 * truth
+    assert 0.85 * truth < certified <= truth
 
 
 def test_an_audit_reports_the_guarantee_beside_what_it_certified(world):

@@ -93,6 +93,8 @@ def test_the_share_of_the_property_lies_in_the_secret_range(table):
         inside = counts[secrets == i].double()
         assert inside.min() >= (i - 1) / (bins - 1) * k
         assert inside.max() <= i / (bins - 1) * k
+    lowest = (counts[secrets == 1] == 0).sum().item()  # one of the eight counts 0 to 7 of the first range
+    assert stats.binomtest(lowest, int((secrets == 1).sum()), 1 / 8).pvalue > 1e-3
     assert stats.chisquare(torch.bincount(secrets).numpy()).pvalue > 1e-3
 
 

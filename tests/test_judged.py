@@ -51,7 +51,21 @@ def test_the_measured_advantage_stays_under_the_bound_of_dpsgd(parts, channel, n
     transcript = transcript_of(parts, noisy, NoiseAware(components=10, head=RandomForest(20)))
     found = bounded(transcript, noisy, 8)
     assert advantage(transcript).low <= found["advantage_bound"] <= 1
-    assert found["accuracy_bound"] >= float(transcript.prior.max()) - 1e-9
+
+
+def test_rounds_add_up_in_the_bound_on_information(parts, channel):
+    transcript = transcript_of(parts, channel, Posterior(RandomForest(5)))
+    noisy = dataclasses.replace(channel, defense=DPSGD(1.0, 50.0))
+    quiet = dataclasses.replace(transcript, guesses=transcript.prior.expand(500, 2))
+    both = bounded(quiet, noisy, 8)["information_bound"]
+    one = bounded(quiet, dataclasses.replace(noisy, rounds=noisy.rounds[:1]), 8)["information_bound"]
+    assert both == pytest.approx(2 * one)
+
+
+def test_side_knowledge_leaves_no_bound(parts, channel):
+    transcript = transcript_of(parts, channel, Posterior(RandomForest(5)))
+    told = dataclasses.replace(transcript, blind=transcript.guesses)
+    assert bounded(told, dataclasses.replace(channel, defense=DPSGD(1.0, 50.0)), 8)["advantage_bound"] is None
 
 
 def test_more_noise_makes_a_smaller_bound(parts, channel):

@@ -26,6 +26,7 @@ from leakscope import (
     tpr_at_fpr,
 )
 from leakscope.errors import ArgumentError
+from leakscope.measures.success import untruncated
 from leakscope.measures.utility import majority
 
 
@@ -181,6 +182,17 @@ def test_over_seeds_is_the_mean_with_students_interval():
     assert over_seeds(single[:1]) == single[0]
     with pytest.raises(ArgumentError):
         over_seeds([])
+
+
+def test_the_advantage_over_seeds_is_not_biased_by_cutting_at_zero():
+    rng = np.random.default_rng(9)
+    covered = 0
+    for _ in range(200):
+        rates = rng.binomial(5_000, 0.5, 20) / 5_000
+        each = [Estimate("advantage", max(p - 0.5, 0) / 0.5, 0.0, 0.1, 0.95, 5_000, "m") for p in rates]
+        mean = over_seeds(each, raw=[untruncated(p, 0.5) for p in rates])
+        covered += mean.low <= 0 <= mean.high
+    assert stats.binomtest(covered, 200, 0.95, alternative="less").pvalue > 0.01
 
 
 def test_utility_equals_scikit_learn():

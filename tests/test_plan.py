@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leakscope import MLP, Inference, MaxPool, Posterior, RandomForest
+from leakscope import DPSGD, MLP, Chain, Inference, MaxPool, Posterior, RandomForest, Sign
 from leakscope.data import synthetic
 from leakscope.errors import PlanError
 from leakscope.plan import construct, parse
@@ -61,7 +62,7 @@ MISTAKES = {
         CELL.replace("Inference", "Inferense"),
         r"unknown game 'Inferense' \(did you mean 'Inference'\?\); known: Inference, Distribution, UserInference",
     ),
-    "unknown head": (CELL.replace("RandomForest", "Forest"), "unknown attack 'Forest'.*RandomForest"),
+    "unknown head": (CELL.replace("RandomForest", "Forest"), "unknown head 'Forest'.*RandomForest"),
     "unknown argument": (
         CELL.replace("trees", "tree"),
         r"RandomForest has no argument 'tree' \(did you mean 'trees'\?\); it takes: trees, depth",
@@ -85,6 +86,24 @@ MISTAKES = {
         "observe must name rounds 1 to 3",
     ),
     "a module nobody trusted": (CELL + 'model = {name = "os.path.join"}\n', "--trust os"),
+    "observed round twice": (CELL + "rounds = 3\nobserve = [1, 1]\n", "each once"),
+    "no observed round": (CELL + "observe = []\n", "each once"),
+    "a head in place of a reduction": (
+        CELL.replace('{name = "MaxPool", width = 4}', '{name = "LDA"}'),
+        "unknown reduction 'LDA'",
+    ),
+    "a name that is no word": (
+        CELL.replace('name = "Inference"', "name = []"),
+        "game must be a table with a name",
+    ),
+    "a number in words": (
+        CELL.replace("trees = 7", 'trees = "7"'),
+        "RandomForest.trees: should be a valid integer",
+    ),
+    "yes for a number": (
+        CELL.replace("trees = 7", "trees = true"),
+        "RandomForest.trees: should be a valid integer",
+    ),
     "data given by the plan": (
         CELL.replace("batch = 16", "batch = 16, data = 3"),
         "Inference has no argument 'data'",
@@ -106,6 +125,24 @@ def test_trust_covers_a_module_and_what_is_inside_it_and_nothing_else():
         parse(text, trusted=["torc"])
     with pytest.raises(PlanError, match="cannot be imported"):
         parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch"])
+
+
+def test_a_trusted_module_lends_no_trust_to_what_it_imported(tmp_path, monkeypatch):
+    (tmp_path / "lender.py").write_text("import subprocess\nfrom os import system\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("system", "subprocess"):
+        with pytest.raises(PlanError, match="must be a class or function that 'lender' defines"):
+            parse(CELL + f'model = {{name = "lender.{name}"}}\n', trusted=["lender"])
+
+
+def test_a_chain_and_an_infinite_clip_can_be_planned():
+    text = (
+        CELL
+        + 'defense = {name = "Chain", defenses = [{name = "DPSGD", clip = inf, noise = 0.0}, {name = "Sign"}]}\n'
+    )
+    cell = parse(text).cell[0]
+    assert construct(cell.defense, "defense") == Chain(DPSGD(math.inf, 0.0), Sign())
+    assert cell.meaning["defense"]["defenses"][0]["clip"] == "inf"
 
 
 def test_an_untrusted_module_is_not_even_imported(tmp_path, monkeypatch):

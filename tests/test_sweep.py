@@ -81,6 +81,32 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         run(tmp_path, jobs=1)
 
 
+def test_results_of_other_records_are_not_taken_for_ones_own(tmp_path):
+    import numpy as np
+
+    def written(shift):
+        rng = np.random.default_rng(0)
+        group = rng.integers(0, 2, 900)
+        np.savez(
+            tmp_path / "d.npz",
+            x=(rng.normal(size=(900, 4)) + shift * group[:, None]).astype("float32"),
+            y=rng.integers(0, 2, 900),
+            group=group,
+        )
+
+    text = PLAN.replace(
+        '{name = "synthetic", records = 1200, shift = 1.0}',
+        f'{{name = "npz", path = "{tmp_path / "d.npz"}", secrets = ["group"]}}',
+    )
+    written(1.0)
+    plan = parse(text)
+    sweep.run(plan, tmp_path / "out", text=text, jobs=1, digests=sweep.check(plan))
+    sweep.run(plan, tmp_path / "out", text=text, jobs=1, digests=sweep.check(plan))
+    written(2.0)
+    with pytest.raises(StoreError, match="other records"):
+        sweep.run(plan, tmp_path / "out", text=text, jobs=1, digests=sweep.check(plan))
+
+
 def test_jobs_below_one_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="jobs must be at least 1, got 0"):
         run(tmp_path / "out", jobs=0)

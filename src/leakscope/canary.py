@@ -142,7 +142,8 @@ def sampled(
     positions = data.positions(attribute)
     values = _encodings(data, attribute, positions)
     row = int(torch.randint(len(data), (1,), generator=rng))
-    ends = torch.stack(values[:2])[None]
+    own = data.x[row, positions]
+    ends = torch.stack([own, next(value for value in values if not value.equal(own))])[None]
     start, label = data.x[row][None], data.y[row][None]
     distance = _squares(model, params, start, ends, label, positions, clip).sqrt()
     pair = Dataset(

@@ -49,9 +49,10 @@ class GradientChannel:
         for params in self.rounds:
             view, secrets = game.deal(replace(bare, rounds=(params,)), trials, rng)
             people = view.public.get("people")
+            told = isinstance(people, Tensor)
             if isinstance(people, Tensor):  # whoever the batch belongs to, not the place among candidates
                 secrets = people.gather(1, secrets[:, None])[:, 0]
-            fitted.append(self.defense.prepared(view.releases[0], secrets, rng))
+            fitted.append(self.defense.prepared(view.releases[0], secrets, rng, people=told))
         return replace(self, fitted=tuple(fitted))
 
     def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:

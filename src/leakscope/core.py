@@ -78,9 +78,9 @@ class Transcript:
     def of_rounds(
         secrets: Tensor, rounds: Tensor, prior: Tensor, *, belief: Tensor, blind: Tensor | None = None
     ) -> Transcript:
-        """Bayes' rule over rounds, equation 5 of paper 000 for evidence learned at equal odds."""
-        guesses = _posterior(rounds.sum(0), belief)
-        return Transcript(secrets, guesses, prior, rounds, belief, blind)
+        """Bayes' rule over rounds, equation 5 of paper 000 for evidence learned at equal odds. Side
+        knowledge is in every round's evidence, and counts once."""
+        return Transcript(secrets, _posterior(rounds, belief, blind), prior, rounds, belief, blind)
 
     def single(self, i: int) -> Transcript:
         """What an adversary would have said who saw round ``i`` only."""
@@ -93,12 +93,16 @@ class Transcript:
     def _seen(self, rounds: slice) -> Transcript:
         if self.rounds is None or self.belief is None:
             return self
-        guesses = _posterior(self.rounds[rounds].sum(0), self.belief)
-        return replace(self, guesses=guesses, rounds=self.rounds[rounds])
+        seen = self.rounds[rounds]
+        return replace(self, guesses=_posterior(seen, self.belief, self.blind), rounds=seen)
 
 
-def _posterior(evidence: Tensor, belief: Tensor) -> Tensor:
-    return torch.softmax(evidence.double() + belief.double().log(), dim=-1)
+def _posterior(rounds: Tensor, belief: Tensor, blind: Tensor | None) -> Tensor:
+    evidence = rounds.double().sum(0)
+    if blind is not None:
+        side = blind.double().log() - belief.double().log()
+        evidence = evidence - (len(rounds) - 1) * torch.nan_to_num(side, nan=0.0)
+    return torch.softmax(evidence + belief.double().log(), dim=-1)
 
 
 @dataclass(frozen=True)
@@ -201,9 +205,11 @@ class Defense:
         release and, with no secret to know of, inside training."""
         return layers
 
-    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
+    def prepared(
+        self, release: Release, labels: Tensor, rng: torch.Generator, *, people: bool = False
+    ) -> Defense:
         """The defense for one round, fitted to what that round's gradients of public records look
-        like; ``labels`` (t,) are their secrets."""
+        like; ``labels`` (t,) are their secrets, or ``people``, who are others than the private ones."""
         return self
 
     def noiseless(self) -> Defense:

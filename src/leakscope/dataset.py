@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -60,6 +61,15 @@ class Dataset:
         return len(self.x)
 
     @property
+    def digest(self) -> str:
+        """Equal for the same records, whatever file they came from."""
+        found = hashlib.sha256()
+        for tensor in (self.x, self.y, *self.private.values()):
+            found.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+            found.update(tensor.contiguous().numpy().data)
+        return found.hexdigest()[:16]
+
+    @property
     def classes(self) -> int:
         """How many labels the task has: the named ones, or the largest code plus one."""
         return len(self.values.get(self.label, ())) or int(self.y.max()) + 1
@@ -98,6 +108,12 @@ class Dataset:
         """These rows, in this order."""
         private = {name: codes[rows] for name, codes in self.private.items()}
         return replace(self, x=self.x[rows], y=self.y[rows], private=private)
+
+    def frequent(self, column: str, least: int) -> Dataset:
+        """The records whose value of a private column has at least so many records."""
+        codes = self.secret(column)
+        counts = torch.bincount(codes)
+        return self.take((counts[codes] >= least).nonzero()[:, 0])
 
     def without(self, *names: str) -> Dataset:
         """The same records with these columns taken out of ``x``; as private columns they stay."""

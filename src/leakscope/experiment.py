@@ -34,6 +34,7 @@ class Setting:
     """What a cell and a seed play with: the split records, the game on the private ones and the
     adversary's game on the public ones."""
 
+    records: Dataset
     train: Dataset
     test: Dataset
     public: Dataset
@@ -46,8 +47,8 @@ def dataset(table: dict[str, Any]) -> Dataset:
     columns in ``without`` are taken out of the inputs."""
     options = {key: value for key, value in table.items() if key not in ("name", "without", "sha256")}
     name = table["name"]
-    if "sha256" in table and sources.files.sha256(table["path"]) != table["sha256"]:
-        raise DataError(f"{table['path']} has changed since the plan was written; audit it anew.")
+    if "sha256" in table and sources.files.sha256(table.get("path", "")) != table["sha256"]:
+        raise DataError(f"{table.get('path')} has changed since the plan was written; audit it anew.")
     if name == "csv":
         records = sources.from_csv(**options)
     elif name == "npz":
@@ -62,7 +63,11 @@ def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: I
     records = dataset(cell.data) if records is None else records
     secret = cell.game.get("secret") or cell.game.get("column")
     people = cell.game.get("user")
-    train, test, public = records.split(
+    if people:  # only those who can give two batches are split (paper 000, 5.1.4)
+        playable = records.frequent(people, 2 * cell.game.get("batch", UserInference.batch))
+    else:
+        playable = records
+    train, test, public = playable.split(
         seeded(seed, "split"),
         secret=None if people else secret,
         by=people,
@@ -70,7 +75,7 @@ def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: I
         public=cell.public,
     )
     game = construct(cell.game, "game", trusted=trusted, data=train)
-    return Setting(train, test, public, game, game.on(public))
+    return Setting(records, train, test, public, game, game.on(public))
 
 
 def run(
@@ -114,7 +119,7 @@ def run(
             "auroc": asdict(task_auroc(predicted, setting.test.y)),
             "majority": majority(setting.test.y),
         },
-        "data": _sizes(setting.train, setting.test, setting.public),
+        "data": _sizes(setting.train, setting.test, setting.public) | {"digest": setting.records.digest},
         "model": {"name": cell.model["name"], "parameters": _size(model)},
         "versions": versions(),
         "seconds": round(time.perf_counter() - start, 2),
@@ -152,7 +157,7 @@ def _audit(
         "seed": seed,
         "cell": cell.described,
         "audit": found | {"values": list(train.value_names(audit.attribute))},
-        "data": _sizes(train, test, public),
+        "data": _sizes(train, test, public) | {"digest": records.digest},
         "model": {"name": cell.model["name"], "parameters": _size(model)},
         "versions": versions(),
         "seconds": round(time.perf_counter() - start, 2),

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import inspect
 import json
+import math
 import tomllib
 import types
 import typing
@@ -27,6 +28,15 @@ from leakscope.errors import LeakscopeError, PlanError
 FORMAT = 1  # of results: a change of meaning changes every cell's key
 WORDS = ("id", "figure", "published", "note")  # about a cell, without effect on its numbers
 Table = dict[str, Any]
+
+
+def _jsonable(value: Any) -> Any:
+    """The same with infinite numbers as words, which JSON has none for, and tuples as lists."""
+    if isinstance(value, dict):
+        return {key: _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Training(BaseModel):
@@ -67,12 +77,14 @@ class Cell(BaseModel):
     @property
     def meaning(self) -> Table:
         """Everything that decides the numbers, and nothing else."""
-        return self.model_dump(mode="json", exclude=set(WORDS))
+        meaning: Table = _jsonable(self.model_dump(exclude=set(WORDS)))
+        return meaning
 
     @property
     def described(self) -> Table:
         """The cell with what it is called and compared with."""
-        return self.model_dump(mode="json")
+        described: Table = _jsonable(self.model_dump())
+        return described
 
     def key(self, seed: int) -> str:
         """The name of this cell's result on disk."""
@@ -144,8 +156,9 @@ def from_document(document: Table, *, trusted: Iterable[str] = (), where: str = 
 
 def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
     """Every name known, every argument of the right kind: no data is touched."""
-    if any(not 1 <= i <= cell.rounds for i in cell.observe or ()):
-        raise PlanError(f"observe must name rounds 1 to {cell.rounds}, got {list(cell.observe or ())}.")
+    seen = cell.observe if cell.observe is not None else (1,)
+    if not seen or len(set(seen)) < len(seen) or any(not 1 <= i <= cell.rounds for i in seen):
+        raise PlanError(f"observe must name rounds 1 to {cell.rounds}, each once, got {list(seen)}.")
     if audits(cell):
         construct(cell.game, "audit", trusted=trusted)
     else:
@@ -160,19 +173,26 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
 
 def audits(cell: Cell) -> bool:
     """Whether the cell is an audit of a mechanism rather than a game about records."""
-    return cell.game.get("name") in roles("audit")
+    return str(cell.game.get("name")) in roles("audit")
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
     """The object a table names; ``given`` are arguments that are not in the table."""
     target, arguments = _call(table, (role,), trusted, given=set(given))
-    return target(**arguments, **given)
+    return _called(target, arguments | given)
+
+
+def _called(target: Any, arguments: Table) -> Any:
+    """The call; what a star collects, such as Chain's defenses, is given by position."""
+    stars = [p.name for p in inspect.signature(target).parameters.values() if p.kind is p.VAR_POSITIONAL]
+    collected = arguments.get(stars[0], ()) if stars else ()
+    return target(*collected, **{key: value for key, value in arguments.items() if key not in stars})
 
 
 def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Callable[[Dataset], Any]:
     """What builds the victim's model for a dataset: one of ours, or a user's class or function, which
     is given the training records if it has an argument ``data``."""
-    if table.get("name") in roles("model"):
+    if str(table.get("name")) in roles("model"):
         built: Callable[[Dataset], Any] = construct(table, "model", trusted=trusted)
         return built
     target, arguments = _call(table, ("model",), trusted, given={"data"})
@@ -181,7 +201,7 @@ def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Ca
     return lambda data: target(**arguments)
 
 
-PARTS = ("attack", "game", "head", "reduction", "defense", "model", "channel")
+PARTS = {"head": "head", "reduce": "reduction", "defense": "defense", "defenses": "defense"}  # by argument
 
 
 def _call(
@@ -206,7 +226,9 @@ def _call(
             )
         arguments[key] = _value(f"{name}.{key}", value, hints.get(key, Any), trusted)
     for key in known:
-        if parameters[key].default is inspect.Parameter.empty and key not in arguments and not open_ended:
+        needed = parameters[key].default is inspect.Parameter.empty
+        needed = needed and parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL
+        if needed and key not in arguments and not open_ended:
             raise PlanError(f"{name} needs the argument {key!r}; it takes: {', '.join(known)}.")
     return target, arguments
 
@@ -224,20 +246,31 @@ def _resolve(name: str, wanted: tuple[str, ...], trusted: Iterable[str]) -> Any:
             f"--trust {module.partition('.')[0]}."
         )
     try:
-        return getattr(import_module(module), attribute)
+        target = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise PlanError(f"{name!r} cannot be imported: {error}.") from None
+    home = str(getattr(target, "__module__", ""))
+    if not callable(target) or not any(home == t or home.startswith(f"{t}.") for t in trusted):
+        raise PlanError(
+            f"{name!r} must be a class or function that {module!r} defines; it comes from {home!r}."
+        )
+    return target
 
 
 def _value(where: str, value: Any, hint: Any, trusted: Iterable[str]) -> Any:
     """An argument: a nested constructor call, or plain data of the annotated type."""
+    role = PARTS.get(where.rpartition(".")[2])
+    if isinstance(value, list) and role and any(isinstance(item, Mapping) for item in value):
+        return tuple(_value(where, item, hint, trusted) for item in value)
     if isinstance(value, Mapping) and "name" in value:
-        target, arguments = _call(value, PARTS, trusted, given=set())
-        return target(**arguments)
+        if role is None:
+            raise PlanError(f"{where} must be plain data, got a table with a name, {value!r}.")
+        return construct(value, role, trusted=trusted)
     if not _plain(hint):
         raise PlanError(f"{where} must be a table with a name, got {value!r}.")
     try:
-        return TypeAdapter(hint).validate_python(value)
+        value = tuple(value) if isinstance(value, list) else value
+        return TypeAdapter(hint).validate_python(value, strict=True)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Input ").lower()
         raise PlanError(f"{where}: {reason}, got {value!r}.") from None

@@ -22,7 +22,7 @@ import tomli_w
 from leakscope import store
 from leakscope.core import Estimate
 from leakscope.errors import PlanError
-from leakscope.measures.success import over_seeds
+from leakscope.measures.success import over_seeds, untruncated
 from leakscope.plan import Plan, from_document
 
 FOLDER = Path(str(files("leakscope") / "papers"))
@@ -113,7 +113,10 @@ def _estimate(result: store.Result, measure: str) -> Estimate:
 def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     first = runs[0]
     each = [_estimate(run, measure) for run in runs]
-    mean = over_seeds(each, most=1.0 if measure in MEASURES else math.inf)
+    raw = None
+    if measure == "advantage":
+        raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
+    mean = over_seeds(each, most=1.0 if measure in MEASURES else math.inf, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
     theirs = cell["published"].get(measure)

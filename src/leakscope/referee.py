@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakscope.channels import Silent
 from leakscope.core import Attack, Channel, Game, Knowledge, Release, Transcript, View
-from leakscope.rng import fork
+from leakscope.rng import fork, integer
 
 
 def play(
@@ -22,19 +22,20 @@ def play(
     rng: torch.Generator,
 ) -> Transcript:
     """The adversary learns from its knowledge, the game deals, the adversary guesses."""
-    learn, deal, blindly = fork(rng, 3)
-    guess = attack(knowledge, learn)
+    seed, (deal,) = integer(rng), fork(rng, 1)
+    guess = attack(knowledge, torch.Generator().manual_seed(seed))
     view, secrets = game.deal(channel, trials, deal)
     said = guess(view)
     if said.dim() != 3:
         return Transcript(secrets, said, game.chances)
-    blind = _blind(attack, knowledge, view, len(secrets), blindly) if "known" in view.public else None
+    blind = _blind(attack, knowledge, view, len(secrets), seed) if "known" in view.public else None
     return Transcript.of_rounds(secrets, said, game.chances, belief=knowledge.belief, blind=blind)
 
 
-def _blind(attack: Attack, knowledge: Knowledge, view: View, trials: int, rng: torch.Generator) -> Tensor:
-    """What the same adversary says from its side knowledge alone, had nothing been released."""
-    guess = attack(replace(knowledge, channel=Silent()), rng)
+def _blind(attack: Attack, knowledge: Knowledge, view: View, trials: int, seed: int) -> Tensor:
+    """What the same adversary says from its side knowledge alone, had nothing been released: it rehearses
+    the same challenges, so that what it says here and there differs by the release alone."""
+    guess = attack(replace(knowledge, channel=Silent()), torch.Generator().manual_seed(seed))
     nothing = Release.of({"nothing": torch.zeros(trials, 1)})
     evidence = guess(replace(view, releases=(nothing,)))
     return torch.softmax(evidence[0] + knowledge.belief.log(), dim=1)

@@ -16,7 +16,7 @@ from scipy import stats
 from leakscope import svg
 from leakscope.catalogue import roles
 from leakscope.core import Estimate
-from leakscope.measures.success import over_seeds
+from leakscope.measures.success import over_seeds, untruncated
 
 Json = Mapping[str, Any]
 SLIGHT, SEVERE = 0.1, 0.5  # where the words for severity change; stated on the page
@@ -133,7 +133,8 @@ def _section(results: Sequence[Json]) -> Section:
     runs = tuple(r for r in results if not r.get("error"))
     utilities = [run["utility"] for run in runs if run.get("utility")]
     majorities = [u["majority"] for u in utilities if u.get("majority") is not None]
-    estimates = _averages([run.get("estimates") or {} for run in runs])
+    bases = [float(run["guessing"]) for run in runs if run.get("guessing") is not None]
+    estimates = _averages([run.get("estimates") or {} for run in runs], bases)
     if runs and not {"success", "advantage"} <= estimates.keys():  # no number is better than half of one
         failures += tuple((int(run["seed"]), "no finite success rate and advantage") for run in runs)
         runs, estimates = (), {}
@@ -146,7 +147,7 @@ def _section(results: Sequence[Json]) -> Section:
         estimates=estimates,
         guessing=_mean([float(run["guessing"]) for run in runs]),
         rounds=tuple(
-            {seen: _averages([run["rounds"][i].get(seen, {}) for run in runs]) for seen in SEEN}
+            {seen: _averages([run["rounds"][i].get(seen, {}) for run in runs], bases) for seen in SEEN}
             for i in range(observed)
         ),
         roc=_mean_roc([run["roc"] for run in runs if run.get("roc")]),
@@ -157,10 +158,15 @@ def _section(results: Sequence[Json]) -> Section:
     )
 
 
-def _averages(runs: Sequence[Json]) -> dict[str, Average]:
-    """Every measure that all runs have in finite numbers."""
+def _averages(runs: Sequence[Json], bases: Sequence[float] = ()) -> dict[str, Average]:
+    """Every measure that all runs have in finite numbers; the advantage is averaged before it is cut at
+    zero, from the success rates and what guessing achieved."""
     names = [name for name in (runs[0] if runs else ()) if all(_finite(run.get(name)) for run in runs)]
-    return {name: _average([run[name] for run in runs]) for name in names}
+    averages = {name: _average([run[name] for run in runs]) for name in names}
+    if "advantage" in averages and "success" in averages and len(bases) == len(runs):
+        raw = [untruncated(run["success"]["value"], base) for run, base in zip(runs, bases, strict=True)]
+        averages["advantage"] = _average([run["advantage"] for run in runs], raw)
+    return averages
 
 
 def _finite(estimate: Json | None) -> bool:
@@ -168,10 +174,10 @@ def _finite(estimate: Json | None) -> bool:
     return all(limit is not None and math.isfinite(limit) for limit in limits)
 
 
-def _average(estimates: Sequence[Json]) -> Average:
+def _average(estimates: Sequence[Json], raw: Sequence[float] | None = None) -> Average:
     """The mean over seeds; the spread that its interval comes from is kept beside it."""
-    mean = over_seeds([Estimate(**estimate) for estimate in estimates])
-    values = [float(estimate["value"]) for estimate in estimates]
+    mean = over_seeds([Estimate(**estimate) for estimate in estimates], raw=raw)
+    values = [float(estimate["value"]) for estimate in estimates] if raw is None else list(raw)
     std = stdev(values) if len(values) > 1 else None
     return Average(mean.value, mean.low, mean.high, mean.level, mean.n, len(values), std, mean.method)
 

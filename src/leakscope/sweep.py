@@ -7,7 +7,7 @@ how they are split; forests may use the idle cores, which does not change them.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config
 
 from leakscope import store
-from leakscope.errors import ArgumentError, LeakscopeError, PlanError
+from leakscope.errors import ArgumentError, LeakscopeError, PlanError, StoreError
 from leakscope.plan import FORMAT, Cell, Plan, audits
 
 Progress = Callable[["Step"], None]
@@ -43,21 +43,28 @@ def work(cell: Cell) -> float:
     return models * len(cell.observed) * (cell.rehearsals + cell.trials / 4)
 
 
-def check(plan: Plan, *, trusted: Iterable[str] = ()) -> None:
-    """Load and split every dataset of the plan once and build every game on it."""
+def check(plan: Plan, *, trusted: Iterable[str] = ()) -> dict[str, str]:
+    """Load and split every dataset of the plan once and build every game on it. Returns the digest of
+    the records behind each cell's key, by which results of other records are told."""
     from leakscope.experiment import dataset, prepare
 
     seen: dict[str, Any] = {}
+    digests: dict[str, str] = {}
     for i, cell in enumerate(plan.cell):
         try:
-            records = seen.setdefault(repr(cell.data), None) or dataset(cell.data)
-            seen[repr(cell.data)] = records
+            name = repr(cell.data)
+            if name not in seen:
+                records = dataset(cell.data)
+                seen = {name: (records, records.digest)}  # one at a time in memory
+            records, digest = seen[name]
+            digests |= {cell.key(seed): digest for seed in plan.seeds}
             if not audits(cell):
                 prepare(cell, plan.seeds[0], records=records, trusted=trusted)
         except TypeError as error:  # an option the loader does not take
             raise PlanError(f"cell {cell.id or i + 1}: data: {error}.") from None
         except LeakscopeError as error:
             raise PlanError(f"cell {cell.id or i + 1}: {error}") from None
+    return digests
 
 
 def run(
@@ -68,14 +75,23 @@ def run(
     jobs: int | None = None,
     trusted: Iterable[str] = (),
     progress: Progress | None = None,
+    digests: Mapping[str, str] | None = None,
 ) -> list[store.Result]:
-    """Run what is missing in ``folder`` and return every result, in the plan's order."""
+    """Run what is missing in ``folder`` and return every result, in the plan's order. Results of other
+    records than ``digests`` (from `check`) are refused."""
     if jobs is not None and jobs < 1:
         raise ArgumentError(f"jobs must be at least 1, got {jobs}.")
     store.claim(folder, text, plan.digest)
     wanted = [(cell, seed) for cell in plan.cell for seed in plan.seeds]
     by_key = {cell.key(seed): (cell, seed) for cell, seed in wanted}  # equal cells run once
     found = {key: store.load(folder, key) for key in by_key}
+    for key, result in found.items():
+        known = (result or {}).get("data", {}).get("digest")
+        if digests and known and known != digests[key]:
+            raise StoreError(
+                f"folder {str(folder)!r} holds results of other records than the plan's data has now; choose "
+                f"another folder with --output."
+            )
     missing = [by_key[key] for key, result in found.items() if result is None or "error" in result]
     missing.sort(key=lambda item: -work(item[0]))  # the longest first, so that none is left alone at the end
     total = sum(work(cell) for cell, _ in by_key.values())

@@ -52,7 +52,7 @@ def swept(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[
 
     with progress() as bar:
         task = bar.add_task("checking the plan", total=None)
-        sweep.check(plan, trusted=trust)
+        digests = sweep.check(plan, trusted=trust)
         bar.update(task, description=f"{len(plan.cell) * len(plan.seeds)} cells")
 
         def step(finished: sweep.Step) -> None:
@@ -60,7 +60,7 @@ def swept(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[
             bar.console.print(f"  {words}: {headline(finished.result)}", highlight=False, markup=False)
             bar.update(task, completed=finished.done, total=finished.total)
 
-        return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step)
+        return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step, digests=digests)
 
 
 def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
@@ -99,7 +99,11 @@ def tuned(cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | No
         typer.echo(f"No setting tried meets {wish}; accept more of either, or release less.")
     else:
         words = ", ".join(f"{key}={value:g}" for key, value in best.defense.items() if key != "name")
-        typer.echo(f"Cheapest for {wish}: {best.family}({words}), {100 * best.loss:+.1f} points of accuracy.")
+        again = tuning.confirmed(best, cell, folder, trusted=trust)
+        typer.echo(
+            f"Cheapest for {wish}: {best.family}({words}). On a victim the choice did not see: advantage "
+            f"{again.advantage:.3f} (up to {again.high:.3f}), {100 * again.loss:+.1f} points of accuracy."
+        )
     typer.echo(f"Report: {reports.write(folder)}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from joblib import Parallel, delayed
 
 from leakscope import store, sweep
-from leakscope.errors import require
+from leakscope.errors import LeakscopeError, require
 from leakscope.plan import Cell
 
 Table = dict[str, Any]
@@ -100,6 +100,8 @@ def search(
     """
     require(halvings >= 1, "tune.halvings", "at least 1", halvings)
     free = _point("none", None, cell, seed, folder, (), 0.0, tuple(trusted))
+    if free.error:
+        raise LeakscopeError(f"the undefended model cannot be measured: {free.error}")
     yield free
     accuracy = _accuracy(free.results)
     jobs = min(jobs or sweep.cores(), len(families))
@@ -109,6 +111,15 @@ def search(
     )
     for points in Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls):
         yield from points
+
+
+def confirmed(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: Sequence[str] = ()) -> Point:
+    """The chosen setting again on a victim, records and trials that the choice did not see."""
+    free = _point("none", None, cell, seed, folder, (), 0.0, tuple(trusted))
+    attacks = next(family.attacks for family in FAMILIES if family.name == point.family)
+    return _point(
+        point.family, point.defense, cell, seed, folder, attacks, _accuracy(free.results), tuple(trusted)
+    )
 
 
 def cheapest(points: Sequence[Point], risk: Risk) -> Point | None:

@@ -14,9 +14,10 @@ from leakscope.attacks.reductions import PCA, MaxPool, Reduction
 from leakscope.channels import GradientChannel
 from leakscope.core import Guess, Knowledge, View
 from leakscope.dataset import Batch
-from leakscope.errors import require
+from leakscope.errors import ArgumentError, require
 from leakscope.rng import fork, integer
 
+FEWEST = 5  # rehearsed challenges of each value
 Array = np.ndarray
 Model = Callable[[Array], Array]  # features (t, f) -> probabilities (t, m)
 
@@ -68,6 +69,13 @@ class Posterior:
         return guess
 
     def _learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+        counts = np.bincount(secrets, minlength=m)
+        shown = counts[counts > 0]
+        if len(shown) < 2 or shown.min() < FEWEST:
+            raise ArgumentError(
+                f"the adversary must rehearse every value of the secret at least {FEWEST} times, and one was "
+                f"shown {0 if len(shown) < 2 else shown.min()} times; raise rehearsals."
+            )
         if not np.ptp(features, axis=0).any():  # nothing varies, nothing to learn
             return lambda unseen: np.full((len(unseen), m), 1 / m)
         learn = _ordinal if self.ordinal and m > 2 else _nominal

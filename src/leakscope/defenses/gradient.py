@@ -104,12 +104,16 @@ class Within(Defense):
         inside = only(layers, self._known(layers))
         return {**layers, **self.defense.release(inside, secret, rng, batch=batch)}
 
-    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
+    def prepared(
+        self, release: Release, labels: Tensor, rng: torch.Generator, *, people: bool = False
+    ) -> Defense:
         def inside() -> Iterator[Layers]:
             for layers in release.blocks():
                 yield only(layers, self._known(layers))
 
-        return Within(self.defense.prepared(replace(release, blocks=inside), labels, rng), self.layers)
+        return Within(
+            self.defense.prepared(replace(release, blocks=inside), labels, rng, people=people), self.layers
+        )
 
     def _known(self, layers: Mapping[str, Tensor]) -> tuple[str, ...]:
         unknown = [name for name in self.layers if name not in layers]
@@ -159,5 +163,7 @@ class Chain(Defense):
             layers = defense.release(layers, secret, rng, batch=batch)
         return layers
 
-    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> Defense:
-        return Chain(*(defense.prepared(release, labels, rng) for defense in self.defenses))
+    def prepared(
+        self, release: Release, labels: Tensor, rng: torch.Generator, *, people: bool = False
+    ) -> Defense:
+        return Chain(*(defense.prepared(release, labels, rng, people=people) for defense in self.defenses))

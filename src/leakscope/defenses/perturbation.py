@@ -19,8 +19,8 @@ class AdversarialPerturbation(Defense):
     Paper 000, 6.1: each round a network g -> secret is trained on public gradients; ``steps`` steps of
     ``step`` times the sign of its loss's gradient, kept within ``radius`` of the true gradient in every
     entry (5, 0.002, 0.005). Untargeted ascent with the true secret, hence it leaks it by
-    construction; ``targeted`` descends towards a random value instead (user inference). A training
-    batch shares no secret, so training sees the true gradient. The null setting is radius 0.
+    construction; ``targeted`` descends towards a random value instead, as it always does for people.
+    A training batch shares no secret, so training sees the true gradient. The null setting is radius 0.
     """
 
     radius: float = 0.005
@@ -37,10 +37,12 @@ class AdversarialPerturbation(Defense):
             )
         require(self.steps >= 0, "AdversarialPerturbation.steps", "at least 0", self.steps)
 
-    def prepared(self, release: Release, labels: Tensor, rng: torch.Generator) -> AdversarialPerturbation:
+    def prepared(
+        self, release: Release, labels: Tensor, rng: torch.Generator, *, people: bool = False
+    ) -> AdversarialPerturbation:
         flat = torch.cat([flatten(layers) for layers in release.blocks()])
         return AdversarialPerturbation(
-            self.radius, self.step, self.steps, self.targeted, _classifier(flat, labels, rng)
+            self.radius, self.step, self.steps, self.targeted or people, _classifier(flat, labels, rng)
         )
 
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:

@@ -109,11 +109,21 @@ def roc(transcript: Transcript, *, points: int = 200) -> list[tuple[float, float
     return [(float(f), float(t)) for f, t in zip(grid, mean, strict=True)]
 
 
+def untruncated(success: float, base: float) -> float:
+    """An advantage that may be negative, so that chance above and below zero cancels in a mean."""
+    return (success - base) / (1 - base) if base < 1 else 0.0
+
+
 def over_seeds(
-    estimates: Sequence[Estimate], *, level: float = 0.95, least: float = 0.0, most: float = 1.0
+    estimates: Sequence[Estimate],
+    *,
+    level: float = 0.95,
+    least: float = 0.0,
+    most: float = 1.0,
+    raw: Sequence[float] | None = None,
 ) -> Estimate:
     """The mean over seeds with Student's interval, kept within ``least`` and ``most``; a single seed
-    keeps its own.
+    keeps its own. ``raw`` are the values to average where the estimates' own are truncated.
 
     Seeds that agree exactly would give an interval of no width; then the widest of theirs stands."""
     if not estimates:
@@ -121,14 +131,15 @@ def over_seeds(
     first, n = estimates[0], len(estimates)
     if n == 1:
         return first
-    values = np.array([estimate.value for estimate in estimates])
+    values = np.array([estimate.value for estimate in estimates] if raw is None else list(raw))
     mean, std = float(values.mean()), float(values.std(ddof=1))
     if std < 1e-12:
         low, high = min(e.low for e in estimates), max(e.high for e in estimates)
-        return Estimate(first.name, mean, low, high, level, first.n, f"widest of {n} seeds, all equal")
+        value = float(np.clip(mean, least, most))
+        return Estimate(first.name, value, low, high, level, first.n, f"widest of {n} seeds, all equal")
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * std / np.sqrt(n))
-    low, high = max(mean - half, least), min(mean + half, most)
-    return Estimate(first.name, mean, low, high, level, first.n, f"Student's t over {n} seeds")
+    value, low, high = (float(np.clip(v, least, most)) for v in (mean, mean - half, mean + half))
+    return Estimate(first.name, value, low, high, level, first.n, f"Student's t over {n} seeds")
 
 
 def one_vs_rest(transcript: Transcript) -> tuple[Array, Bools]:
@@ -140,7 +151,7 @@ def one_vs_rest(transcript: Transcript) -> tuple[Array, Bools]:
         scores, labels = guesses[None], (secrets == 1)[None]
     else:
         m = guesses.shape[1]
-        kinds = [1] if m == 2 else [c for c in range(m) if float(transcript.prior[c]) > 0]
+        kinds = [1] if m == 2 else [c for c in range(m) if bool((secrets == c).any())]
         tiny = torch.finfo(torch.float64).tiny
         rest = [guesses[:, [j for j in range(m) if j != c]].sum(1) for c in kinds]
         scores = torch.stack([guesses[:, c].clamp(min=tiny).log() for c in kinds])

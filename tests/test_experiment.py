@@ -1,0 +1,113 @@
+"""A cell is what its parts give when they are wired by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from leakscope import (
+    DPSGD,
+    LDA,
+    GradientChannel,
+    Inference,
+    Knowledge,
+    Linear,
+    Posterior,
+    RandomForest,
+    accuracy,
+    auroc,
+    experiment,
+    load,
+    mutual_information,
+    play,
+    seeded,
+    success_rate,
+)
+from leakscope.errors import ArgumentError
+from leakscope.models import build
+from leakscope.plan import parse
+from leakscope.training import fit, logits
+
+TEXT = """
+[[cell]]
+data = {name = "synthetic", records = 1500, shift = 1.5, positive = 0.8}
+game = {name = "Inference", secret = "group", batch = 8}
+attack = {name = "Posterior", head = {name = "RandomForest", trees = 15}}
+model = {name = "Linear"}
+defense = {name = "DPSGD", clip = 1.0, noise = 0.3}
+training = {rate = 0.5, batch = 32}
+rounds = 4
+observe = [1, 3]
+trials = 200
+rehearsals = 150
+train = 600
+public = 400
+"""
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_cell_is_its_parts_wired_by_hand(adaptive):
+    cell = parse(TEXT + f"adaptive = {str(adaptive).lower()}\n").cell[0]
+    found = experiment.run(cell, 3)
+    data = load("synthetic", records=1_500, shift=1.5, positive=0.8)
+    train, test, public = data.split(seeded(3, "split"), secret="group", train=600, public=400)
+    defense = DPSGD(1.0, 0.3)
+    model = build(Linear(), train, seeded(3, "model"))
+    history = fit(model, train, rounds=4, rng=seeded(3, "training"), rate=0.5, batch=32, defense=defense)
+    channel = GradientChannel(model, (history[0], history[2]), defense)
+    game = Inference(train, "group", batch=8)
+    belief = channel if adaptive else GradientChannel(model, (history[0], history[2]))
+    knowledge = Knowledge(Inference(public, "group", batch=8, prior="uniform"), belief, 150, game.chances)
+    transcript = play(
+        game, channel, Posterior(RandomForest(15)), knowledge, trials=200, rng=seeded(3, "play")
+    )
+    assert found["estimates"]["auroc"]["value"] == auroc(transcript).value
+    assert found["estimates"]["success"]["value"] == success_rate(transcript).value
+    assert found["bounds"]["information"]["value"] == mutual_information(transcript).value
+    assert found["utility"]["accuracy"]["value"] == accuracy(logits(model, history[-1], test), test.y).value
+    assert len(found["rounds"]) == 2
+    undefended = fit(model, train, rounds=4, rng=seeded(3, "training"), rate=0.5, batch=32)
+    assert any(not undefended[-1][name].equal(history[-1][name]) for name in history[-1])
+
+
+def test_side_knowledge_counts_once_however_many_rounds_are_seen(parts):
+    """Told a column that says something and shown nothing, more rounds of nothing change nothing."""
+    from leakscope import Silent
+
+    game = Inference(parts[0], "group", batch=1, known=("x1",))
+    found = []
+    for rounds in (1, 8):
+        knowledge = Knowledge(game.on(parts[2]), Silent(rounds), 1_000, game.chances)
+        found.append(
+            mutual_information(
+                play(game, Silent(rounds), Posterior(LDA()), knowledge, trials=1_500, rng=seeded(1))
+            )
+        )
+    assert found[1].value == pytest.approx(found[0].value, abs=1e-6)
+    assert found[0].low > 0
+
+
+def test_people_with_too_few_records_are_left_out_before_the_split():
+    cell = parse(
+        TEXT.replace(
+            '{name = "Inference", secret = "group", batch = 8}',
+            '{name = "UserInference", user = "who", candidates = 3, batch = 2}',
+        )
+        .replace("train = 600", "train = 10")
+        .replace("public = 400", "public = 10")
+    ).cell[0]
+    data = load("synthetic", records=330, shift=1.0)
+    who = torch.cat(
+        [torch.arange(30).repeat_interleave(10), torch.arange(30, 60)]
+    )  # 30 people with ten records, 30 with one
+    from dataclasses import replace
+
+    setting = experiment.prepare(cell, 0, records=replace(data, private={"who": who}))
+    assert len(setting.train.private["who"].unique()) == 10
+    assert setting.train.private["who"].max() < 30
+
+
+def test_too_few_rehearsals_are_refused_with_the_way_out():
+    cell = parse(TEXT.replace("rehearsals = 150", "rehearsals = 6")).cell[0]
+    with pytest.raises(ArgumentError, match="raise rehearsals"):
+        experiment.run(cell, 0)
