@@ -132,7 +132,7 @@ def _audit_cells(records: Dataset, secret: str, dp: Table) -> list[Table]:
     game = {"name": "AttributeAudit", "attribute": secret, "delta": dp.get("delta", 1e-5)}
     return [
         {
-            "id": f"epsilon, {'crafted' if crafted else 'drawn'} record",
+            "id": f"epsilon, {'crafted' if crafted else 'sampled'} record",
             "game": game | {"crafted": crafted},
             "defense": settings,
             "model": {"name": "MLP", "hidden": [100]},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +17,7 @@ from leakscope.errors import LeakscopeError
 if TYPE_CHECKING:
     pass
 
+typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
@@ -124,6 +127,7 @@ def audit(
 
     from leakscope import audits, experiment, plan
 
+    _trusting(trust or [])
     table = _table(data, label=label, secret=secret, user=user, drop=drop or [])
     records = experiment.dataset(table)
     wanted = secret or audits.SECRETS.get(data)
@@ -158,6 +162,7 @@ def tune(
     data: Annotated[str, typer.Argument(help="As for audit.")] = "adult",
     label: Annotated[str | None, typer.Option(help="As for audit.", show_default=False)] = None,
     secret: Annotated[str | None, typer.Option(help="The private column.", show_default=False)] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.", show_default=False)] = None,
     max_advantage: Annotated[
         float, typer.Option(help="The most an adversary who knows the defense may gain over guessing.")
     ] = 0.1,
@@ -186,8 +191,9 @@ def tune(
 
     from leakscope import audits, experiment, plan, store, sweep, tuning
 
+    _trusting(trust or [])
     risk = tuning.Risk(max_advantage, max_loss)
-    table = _table(data, label=label, secret=secret, user=None, drop=[])
+    table = _table(data, label=label, secret=secret, user=None, drop=drop or [])
     records = experiment.dataset(table)
     wanted = secret or audits.SECRETS.get(data)
     if wanted is None:
@@ -225,11 +231,15 @@ def run(
     or a run wrote can be given in place of its plan.
     """
     from leakscope import plan as plans
+    from leakscope import store
 
+    _trusting(trust or [])
     source = plan / "plan.toml" if plan.is_dir() else plan
     checked = plans.read(source, trusted=trust or [])
-    folder = output or (plan if plan.is_dir() else Path(plan.stem))
-    terminal.reported(checked, source.read_text(encoding="utf-8"), folder, jobs=jobs, trust=trust or [])
+    text = source.read_text(encoding="utf-8")
+    own = text.startswith(store.MARK)  # the plan of a results folder goes on there
+    folder = output or (source.parent if own else Path(plan.stem))
+    terminal.reported(checked, text, folder, jobs=jobs, trust=trust or [])
 
 
 @app.command()
@@ -308,6 +318,7 @@ def papers(
 def main() -> None:
     """The entry point: every mistake a user can put right is one sentence and exit code 2."""
     debug = "--debug" in sys.argv[1:]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be ended is to be interrupted
     try:
         code = app(prog_name="leakscope", standalone_mode=False)
     except (click.ClickException, LeakscopeError) as error:
@@ -346,6 +357,14 @@ def _table(
     if user:
         table["user"] = user
     return table
+
+
+def _trusting(trust: list[str]) -> None:
+    """Let trusted modules be found in the folder the command is run in, by the workers too."""
+    if trust:
+        here = str(Path.cwd())
+        sys.path.insert(0, here)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
 
 
 def _defense(text: str) -> dict[str, Any]:

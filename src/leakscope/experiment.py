@@ -18,7 +18,7 @@ from leakscope.channels import GradientChannel
 from leakscope.core import Defense, Estimate, Game, Knowledge, Transcript
 from leakscope.dataset import Dataset
 from leakscope.defenses.dpsgd import DPSGD
-from leakscope.errors import DataError, PlanError
+from leakscope.errors import DataError
 from leakscope.games import Distribution, UserInference
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
@@ -133,8 +133,7 @@ def _audit(
     start = time.perf_counter()
     audit = construct(cell.game, "audit", trusted=trusted)
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else None
-    if not isinstance(defense, DPSGD) or not defense.noise:
-        raise PlanError('AttributeAudit needs defense = {name = "DPSGD", ...} with noise above 0.')
+    assert isinstance(defense, DPSGD)  # checked with the plan
     records = dataset(cell.data) if records is None else records
     train, test, public = records.split(
         seeded(seed, "split"), secret=audit.attribute, train=cell.train, public=cell.public

@@ -161,6 +161,8 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
         raise PlanError(f"observe must name rounds 1 to {cell.rounds}, each once, got {list(seen)}.")
     if audits(cell):
         construct(cell.game, "audit", trusted=trusted)
+        if (cell.defense or {}).get("name") != "DPSGD" or not (cell.defense or {}).get("noise", 1):
+            raise PlanError("the audit of an attribute needs the defense DPSGD with noise above 0.")
     else:
         _call(cell.game, ("game",), trusted, given={"data"})
     construct(cell.attack, "attack", trusted=trusted)
@@ -190,15 +192,31 @@ def _called(target: Any, arguments: Table) -> Any:
 
 
 def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Callable[[Dataset], Any]:
-    """What builds the victim's model for a dataset: one of ours, or a user's class or function, which
-    is given the training records if it has an argument ``data``."""
+    """What builds the victim's model for a dataset: one of ours, or a user's class or function. It is
+    given the training records if it has an argument ``data``, and how many ``inputs`` and ``classes``
+    they have if it asks; what it makes may itself be called with the records, as our own are."""
     if str(table.get("name")) in roles("model"):
         built: Callable[[Dataset], Any] = construct(table, "model", trusted=trusted)
         return built
-    target, arguments = _call(table, ("model",), trusted, given={"data"})
-    if "data" in inspect.signature(target).parameters:
-        return lambda data: target(data=data, **arguments)
-    return lambda data: target(**arguments)
+    target, arguments = _call(table, ("model",), trusted, given={"data", "inputs", "classes"})
+    wanted = inspect.signature(target).parameters
+
+    def build(data: Dataset) -> Any:
+        known = {"data": data, "inputs": data.x[0].numel(), "classes": data.classes}
+        made = target(**{key: value for key, value in known.items() if key in wanted}, **arguments)
+        made = made if hasattr(made, "parameters") or not callable(made) else made(data)
+        try:
+            made(data.x[:2])
+        except (RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            shape = tuple(data.x.shape[1:])
+            raise PlanError(
+                f"model {table['name']!r} cannot take records of shape {shape}: {reason}; build it from "
+                f"data, or from inputs and classes."
+            ) from None
+        return made
+
+    return build
 
 
 PARTS = {"head": "head", "reduce": "reduction", "defense": "defense", "defenses": "defense"}  # by argument

@@ -12,6 +12,7 @@ from typing import Any
 from leakscope.errors import StoreError
 
 Result = Mapping[str, Any]
+MARK = "# leakscope plan "  # how the plan of a results folder begins, before its digest
 
 
 def write(path: Path, text: str) -> None:
@@ -75,7 +76,7 @@ def plan(folder: Path) -> str:
 def claim(folder: Path, text: str, digest: str) -> None:
     """Make the folder this plan's own: write the plan beside its results, marked with its digest,
     or refuse if another plan's results, or anything else, are there."""
-    path, mark = folder / "plan.toml", f"# leakscope plan {digest}\n"
+    path, mark = folder / "plan.toml", f"{MARK}{digest}\n"
     try:
         present = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -83,7 +84,8 @@ def claim(folder: Path, text: str, digest: str) -> None:
             raise StoreError(
                 f"folder {str(folder)!r} holds other files and no plan; choose an empty one with --output."
             ) from None
-        write(path, mark + text)
+        body = text.partition("\n")[2] if text.startswith(MARK) else text
+        write(path, mark + body)
         return
     except OSError as error:
         raise StoreError(

@@ -75,7 +75,8 @@ class Section:
             return "severe" if advantage.low >= SEVERE else "substantial"
         if advantage.low > 0:
             return "slight"
-        if auroc is not None and auroc.low > 0.5:
+        told = (self.cell.get("game") or {}).get("known")  # side knowledge alone may rank
+        if auroc is not None and auroc.low > 0.5 and not told:
             return "ranking"
         return "none" if advantage.high < SLIGHT else "inconclusive"
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky import get_reusable_executor
 
 from leakscope import store
 from leakscope.errors import ArgumentError, LeakscopeError, PlanError, StoreError
-from leakscope.plan import FORMAT, Cell, Plan, audits
+from leakscope.plan import FORMAT, Cell, Plan, architecture, audits
 
 Progress = Callable[["Step"], None]
 
@@ -59,7 +60,8 @@ def check(plan: Plan, *, trusted: Iterable[str] = ()) -> dict[str, str]:
             records, digest = seen[name]
             digests |= {cell.key(seed): digest for seed in plan.seeds}
             if not audits(cell):
-                prepare(cell, plan.seeds[0], records=records, trusted=trusted)
+                setting = prepare(cell, plan.seeds[0], records=records, trusted=trusted)
+                architecture(cell.model, trusted=trusted)(setting.train)
         except TypeError as error:  # an option the loader does not take
             raise PlanError(f"cell {cell.id or i + 1}: data: {error}.") from None
         except LeakscopeError as error:
@@ -111,7 +113,12 @@ def _results(
     jobs = min(jobs, len(missing)) or 1
     spare = max(1, cores() // jobs)
     calls = (delayed(run_cell)(cell, seed, folder, trusted, spare) for cell, seed in missing)
-    yield from Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls)
+    try:
+        yield from Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls)
+    except KeyboardInterrupt:
+        if jobs > 1:  # the workers must not go on without us
+            get_reusable_executor().shutdown(wait=False, kill_workers=True)
+        raise
 
 
 def run_cell(cell: Cell, seed: int, folder: Path, trusted: tuple[str, ...], spare: int) -> store.Result:

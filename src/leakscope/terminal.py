@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 def listed(title: str, lines: dict[str, str]) -> None:
     typer.echo(f"{title}")
+    width = max(map(len, lines))
     for name, line in lines.items():
-        typer.echo(f"  {name:<17}{line}")
+        typer.echo(f"  {name:<{width}}  {line}")
     typer.echo()
 
 
@@ -68,6 +69,13 @@ def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: li
 
     results = swept(plan, text, folder, jobs=jobs, trust=trust)
     typer.echo(f"Report: {reports.write(folder)}")
+    measured = [result["utility"] for result in results if "utility" in result]
+    idle = sum(utility["accuracy"]["low"] <= utility["majority"] for utility in measured)
+    if idle:
+        typer.echo(
+            f"Note: in {idle} of {len(measured)} cells the model is not clearly better than always saying "
+            f"the most frequent label; with more --rounds or a higher --rate it would have learned more."
+        )
     failed = sum("error" in result for result in results)
     if failed:
         raise LeakscopeError(f"{failed} of {len(results)} cells failed; the report says why.")
@@ -86,6 +94,12 @@ def tuned(cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | No
             points.append(point)
             done.add(point.family)
             bar.update(task, completed=len(done), description=f"{len(points)} settings")
+    utility = points[0].results[0]["utility"]
+    if utility["accuracy"]["low"] <= utility["majority"]:
+        typer.echo(
+            "Note: the undefended model is not clearly better than always saying the most frequent label, so "
+            "a defense costs it nothing; raise --rounds or --rate."
+        )
     rows = []
     for point in points:
         words = ", ".join(f"{key} {value:g}" for key, value in point.defense.items() if key != "name")
@@ -113,6 +127,9 @@ def headline(result: Result) -> str:
         return f"failed: {result['error']}"
     if "audit" in result:
         audit = result["audit"]
-        return f"epsilon at least {audit['gaussian']['low']:.2f} (promised: at most {audit['exact']:.2f})"
+        return (
+            f"epsilon at least {audit['any']['low']:.2f} whatever the mechanism, "
+            f"{audit['gaussian']['low']:.2f} as it is Gaussian (promised: at most {audit['exact']:.2f})"
+        )
     success, base = result["estimates"]["success"], result["guessing"]
     return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"

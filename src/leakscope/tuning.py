@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +41,11 @@ FAMILIES = (
         "AdversarialPerturbation",
         1e-4,
         0.1,
-        lambda radius: {"name": "AdversarialPerturbation", "radius": radius, "step": 0.4 * radius},
+        lambda radius: {
+            "name": "AdversarialPerturbation",
+            "radius": radius,
+            "step": float(f"{0.4 * radius:.3g}"),
+        },
     ),
     Family("VIB", 1e-4, 10.0, lambda beta: {"name": "VIB", "beta": beta}),
     Family("Noise", 1e-3, 30.0, lambda std: {"name": "Noise", "std": std}, (NOISE_AWARE,)),
@@ -125,7 +128,7 @@ def confirmed(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted:
 def cheapest(points: Sequence[Point], risk: Risk) -> Point | None:
     """Of the settings that meet the risk, the one that costs least accuracy."""
     meeting = [point for point in points if point.family != "none" and point.meets(risk)]
-    return min(meeting, key=lambda point: (point.loss, point.high), default=None)
+    return min(meeting, key=lambda point: (point.loss, -point.high), default=None)  # of equals the weakest
 
 
 def _bisect(
@@ -165,7 +168,7 @@ def _point(
     """Play one setting with every attack, or read what was played; the worst advantage counts."""
     results = []
     for attack in (cell.attack, *attacks):
-        settings = {"defense": defense, "attack": attack, "adaptive": True, "id": _name(defense, attack)}
+        settings = {"defense": defense, "attack": attack, "adaptive": True, "id": _name(defense)}
         variant = cell.model_copy(update=settings)
         result = store.load(folder, variant.key(seed))
         if result is None or "error" in result:
@@ -183,7 +186,6 @@ def _accuracy(results: Sequence[Mapping[str, Any]]) -> float:
     return float(results[0]["utility"]["accuracy"]["value"])
 
 
-def _name(defense: Table | None, attack: Table) -> str:
-    settings = {key: value for key, value in (defense or {"name": "no defense"}).items() if key != "name"}
-    words = (defense or {"name": "no defense"})["name"]
-    return f"{words} {json.dumps(settings) if settings else ''} {attack['name']}".replace("  ", " ")
+def _name(defense: Table | None) -> str:
+    settings = [f"{key} {value:g}" for key, value in (defense or {}).items() if key != "name"]
+    return " ".join([(defense or {"name": "no defense"})["name"], *settings])

@@ -53,9 +53,13 @@ def located(name: str, path: str | Path | None, default: str) -> Path:
 def as_file(path: str | Path) -> Path:
     """The path of a file that is there."""
     path = Path(path)
+    try:
+        there = path.exists()
+    except OSError as error:  # a name no file system takes
+        raise DataError(f"{str(path)[:40]}... cannot be opened: {error.strerror}; check the name.") from None
     if path.is_dir():
         raise DataError(f"{path} must be a file, and it is a folder; name a file inside it.")
-    if not path.exists():
+    if not there:
         raise DataError(f"{path} does not exist; check the spelling and the folder you are in.")
     return path
 
