@@ -12,7 +12,7 @@ audit: $(VENV)/.core
 	$(BIN)/leakscope audit adult
 
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(FILES)
@@ -25,6 +25,7 @@ tables: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/attack.py
+	$(BIN)/python benchmarks/defenses.py
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import statistics
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -179,7 +180,7 @@ def rows(
         shown = entry["published"] is not None or always or all_measures
         if not shown or (wanted and not wanted & set(entry["figure"])):
             continue
-        spread = max(entry["values"]) - min(entry["values"])
+        spread = statistics.stdev(entry["values"]) if len(entry["values"]) > 1 else 0.0
         theirs = "" if entry["published"] is None else f"{entry['published']:.4f}"
         covers = {None: "", True: "yes", False: "no"}[entry["covers"]]
         ours = f"{entry['value']:.4f} ({entry['low']:.4f} to {entry['high']:.4f})"
@@ -189,7 +190,7 @@ def rows(
     return lines
 
 
-HEADER = ["cell", "measure", "paper", "ours (95% interval)", "spread over seeds", "covers", "what differs"]
+HEADER = ["cell", "measure", "paper", "ours (95% interval)", "std over seeds", "covers", "what differs"]
 
 
 def markdown(number: str, *, figures: Iterable[str] = ()) -> str:

@@ -32,8 +32,8 @@ def tabled(header: list[str], rows: list[list[str]]) -> None:
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
         table.add_row(*row)
-    console = Console()
-    console.print(table, highlight=False, width=None if console.is_terminal else 160)
+    console = Console() if Console().is_terminal else Console(width=160)
+    console.print(table, highlight=False)
 
 
 def progress() -> Progress:
