@@ -21,8 +21,9 @@ from leakscope import (
     play,
     seeded,
 )
+from leakscope.epsilon import gaussian_epsilon
 from leakscope.errors import ArgumentError, LeakscopeError
-from leakscope.judged import bounded
+from leakscope.judged import bounded, guaranteed
 from leakscope.plan import parse
 from leakscope.tuning import FAMILIES, Family, Risk, cheapest, search
 
@@ -76,6 +77,20 @@ def test_more_noise_makes_a_smaller_bound(parts, channel):
         for noise in (5.0, 50.0, 500.0)
     ]
     assert limits[0] > limits[1] > limits[2] > 0
+
+
+def test_the_guarantee_of_a_run_is_dp_accountings_and_grows_with_its_length():
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    defense = DPSGD(1.0, 1.2, "opacus")
+    short, long = (guaranteed(defense, records=1_000, batch=100, rounds=rounds) for rounds in (1, 5))
+    accountant = PLDAccountant()
+    accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.2)), 10))
+    assert short["run"] == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+    assert short["run"] < long["run"]
+    assert short["step"] == pytest.approx(gaussian_epsilon(1 / 1.2, 1e-5))
+    assert guaranteed(Defense(), records=10, batch=2, rounds=1) is None
 
 
 def test_an_advantage_above_a_valid_bound_is_an_error(parts, channel):

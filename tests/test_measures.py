@@ -224,3 +224,12 @@ def test_an_advantage_over_side_knowledge_covers_though_guessing_is_measured_too
         estimate = advantage(transcript)
         covered += estimate.low <= truth <= estimate.high
     assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+
+
+def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent():
+    rng = np.random.default_rng(11)
+    covered = 0
+    for _ in range(200):
+        scores, secrets = gaussians(rng, 1_000, 0.0)
+        covered += advantage(scored(scores, secrets)).low <= 0
+    assert covered >= 188

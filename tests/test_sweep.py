@@ -214,3 +214,29 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert "the same command goes on" in errors
     assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_ended_from_outside_it_leaves_no_worker_behind(tmp_path):
+    text = PLAN.replace("rehearsals = 80", "rehearsals = 4000").replace("trees = 10", "trees = 2000")
+    (tmp_path / "plan.toml").write_text(text)
+    command = [
+        sys.executable,
+        "-m",
+        "leakscope.cli",
+        "run",
+        str(tmp_path / "plan.toml"),
+        "-o",
+        str(tmp_path / "out"),
+        "--jobs",
+        "2",
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    time.sleep(10)
+    process.terminate()  # the parent alone, as a scheduler would
+    assert process.wait(timeout=60) == 130
+    time.sleep(3)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(process.pid, 0)

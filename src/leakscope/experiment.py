@@ -114,6 +114,9 @@ def run(
         "secret": _secret(setting),
         **measure(transcript),
         "bounds": judged.bounded(transcript, channel, setting.game.batch),
+        "guarantee": judged.guaranteed(
+            defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds
+        ),
         "utility": {
             "accuracy": asdict(accuracy(predicted, setting.test.y)),
             "auroc": asdict(task_auroc(predicted, setting.test.y)),

@@ -13,7 +13,7 @@ from typing import Any
 from leakscope import bounds, epsilon
 from leakscope.canary import AttributeAudit, Crafted, simulated
 from leakscope.channels import GradientChannel
-from leakscope.core import Transcript
+from leakscope.core import Defense, Transcript
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import LeakscopeError
 from leakscope.measures.information import mutual_information
@@ -62,6 +62,19 @@ def _limit(transcript: Transcript, channel: GradientChannel, batch: int) -> dict
         "advantage_bound": bounds.advantage_of(accuracy, transcript.prior),
         "method": f"{method}, {rounds} rounds",
     }
+
+
+def guaranteed(
+    defense: Defense, *, records: int, batch: int, rounds: int, delta: float = 1e-5
+) -> dict[str, float] | None:
+    """The epsilon of one step of DP-SGD and of the whole training, one record added or removed: exactly
+    for the step, by privacy loss distributions for batches drawn from ``records`` (as if each record
+    joined at random, which is what accountants take shuffled epochs for)."""
+    if not isinstance(defense, DPSGD) or not defense.noise or math.isinf(defense.clip):
+        return None
+    multiplier, steps = defense.multiplier(batch), rounds * math.ceil(records / batch)
+    run = epsilon.composed_epsilon(multiplier, delta, steps=steps, sampling=min(1.0, batch / records))
+    return {"delta": delta, "step": epsilon.gaussian_epsilon(1 / multiplier, delta), "run": run}
 
 
 def certified(
