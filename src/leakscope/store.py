@@ -15,14 +15,14 @@ Result = Mapping[str, Any]
 MARK = "# leakscope plan "  # how the plan of a results folder begins, before its digest
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file atomically: whoever reads it finds the old text or the new, never a part."""
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file atomically: whoever reads it finds the old content or the new, never a part."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             Path(temporary).chmod(0o644)
@@ -32,8 +32,7 @@ def write(path: Path, text: str) -> None:
             raise
     except OSError as error:
         raise StoreError(
-            f"cannot write {str(path)!r}: {error.strerror or error}; free the disk or choose another folder "
-            f"with --output."
+            f"cannot write {str(path)!r}: {error.strerror or error}; free the disk or choose another folder."
         ) from None
 
 

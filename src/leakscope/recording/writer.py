@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from leakscope import store
@@ -154,7 +151,7 @@ class Recorder:
                 held[key] = entry
                 if client is not None and client not in index["clients"]:
                     index["clients"].append(client)
-                _write(self.folder / file, tensors, digests)
+                store.write(self.folder / file, save(tensors, metadata={"sha256": digests}))
                 store.write(self.folder / INDEX, json.dumps(index))
 
     def _fitted(self, params: nn.Module | Params, whose: str) -> dict[str, Tensor]:
@@ -202,21 +199,3 @@ def _alone(folder: Path) -> Iterator[None]:
             yield
     except OSError as error:
         raise StoreError(f"cannot write to {str(folder)!r} ({error}); choose another folder.") from None
-
-
-def _write(path: Path, tensors: dict[str, Tensor], digests: str) -> None:
-    """Write a safetensors file atomically, as `store.write` does a text."""
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        os.close(handle)
-        try:
-            save_file(tensors, temporary, metadata={"sha256": digests})
-            with Path(temporary).open("r+b") as file:
-                os.fsync(file.fileno())
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except (OSError, SafetensorError) as error:
-        raise StoreError(f"cannot write {str(path)!r} ({error}); free the disk or choose a folder.") from None
