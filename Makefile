@@ -4,7 +4,7 @@
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
-FILES  := src tests benchmarks
+FILES  := src tests benchmarks examples
 
 .PHONY: audit test check tables bench clean
 
@@ -26,6 +26,8 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/gradients.py
 	$(BIN)/python benchmarks/attack.py
 	$(BIN)/python benchmarks/defenses.py
+	$(BIN)/python benchmarks/alignment.py
+	$(BIN)/python benchmarks/federation.py
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -8,6 +8,8 @@ import torch
 from leakscope import (
     DPSGD,
     LDA,
+    Column,
+    Dataset,
     GradientChannel,
     Inference,
     Knowledge,
@@ -23,9 +25,10 @@ from leakscope import (
     seeded,
     success_rate,
 )
+from leakscope.audits import document
 from leakscope.errors import ArgumentError
 from leakscope.models import build
-from leakscope.plan import parse
+from leakscope.plan import audits, from_document, parse
 from leakscope.training import fit, logits
 
 TEXT = """
@@ -105,6 +108,46 @@ def test_people_with_too_few_records_are_left_out_before_the_split():
     setting = experiment.prepare(cell, 0, records=replace(data, private={"who": who}))
     assert len(setting.train.private["who"].unique()) == 10
     assert setting.train.private["who"].max() < 30
+
+
+def clinic(people, each):
+    """Records of so many people, each of one gender."""
+    rng = seeded(0, "clinic")
+    who = torch.arange(people).repeat_interleave(each)
+    gender = (torch.arange(people) % 2)[who]
+    x = torch.cat([torch.randn(len(who), 3, generator=rng), gender[:, None].float()], dim=1)
+    y = torch.randint(2, (len(who),), generator=rng)
+    columns = (Column("tests", 0, 3), Column("gender", 3, 4))
+    return Dataset(x, y, {"gender": gender, "patient": who}, name="clinic", columns=columns)
+
+
+def test_with_a_user_nobody_is_in_two_parts_of_any_cell():
+    data = clinic(people=60, each=12)
+    plan = from_document(
+        document(data, {"name": "clinic"}, secret="gender", user="patient", batch=4, dp={"name": "DPSGD"})
+    )
+    assert [cell.id for cell in plan.cell][:4] == ["attribute", "property", "distribution", "user"]
+    for cell in plan.cell:
+        records = data.without(*cell.data.get("without", ()))
+        if audits(cell):
+            quick = cell.model_copy(update={"trials": 50, "game": cell.game | {"steps": 2}})
+            split = experiment.run(quick, 0, records=records)["data"]
+            assert all(split[part] % 12 == 0 for part in ("train", "test", "public"))  # whole people only
+            continue
+        parts = experiment.prepare(cell, 0, records=records)
+        people = [set(part.secret("patient").tolist()) for part in (parts.train, parts.test, parts.public)]
+        assert all(people)
+        assert len(set.union(*people)) == sum(map(len, people)) == 60
+
+
+def test_as_many_people_are_split_as_have_the_records_a_split_by_record_takes():
+    def sizes(people, each):
+        made = document(clinic(people, each), {"name": "clinic"}, secret="gender", user="patient")
+        return made["cell"][0]["train"], made["cell"][0]["public"]
+
+    assert sizes(10_000, 4) == (1_250, 250)  # 5,000 records and 500 of either gender
+    assert sizes(100, 400) == (30, 30)  # many records of few people: no fewer than 30 of them
+    assert sizes(40, 8) == (16, 16)  # 70% of what is not public, and 40%
 
 
 def test_too_few_rehearsals_are_refused_with_the_way_out():

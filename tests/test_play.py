@@ -9,19 +9,26 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from leakscope import (
+    DPSGD,
+    L2,
     LDA,
     PCA,
     QDA,
+    Canary,
     Dataset,
     Distribution,
+    Estimate,
     Flat,
     GradientChannel,
     Inference,
     Knowledge,
+    LikelihoodRatio,
     Linear,
     Logistic,
     MaxPool,
     NaiveBayes,
+    Noise,
+    NoiseAware,
     Perceptron,
     Plain,
     Posterior,
@@ -115,6 +122,78 @@ def test_every_head_finds_everything_in_plain_and_nothing_in_noise(parts, head):
     knowledge = dataclasses.replace(knowledge, channel=noise)
     area = auroc(play(game, noise, attack, knowledge, trials=1_500, rng=seeded(3)), level=0.999)
     assert area.low <= 0.5 <= area.high
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")  # no variance
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("name", ["inference", "distribution"])
+def test_noise_aware_finds_nothing_in_silence_and_everything_in_plain(parts, name, rounds):
+    game, rehearsal, _ = games(parts)[name]
+    attack = NoiseAware(head=RandomForest(20), ordinal=name == "distribution")
+    knowledge = Knowledge(rehearsal, Silent(rounds), 400, game.chances)
+    nothing = play(game, Silent(rounds), attack, knowledge, trials=1_500, rng=seeded(11))
+    rate, area = success_rate(nothing), auroc(nothing)
+    assert rate.low <= float(game.chances.max()) <= rate.high
+    assert area.low <= 0.5 <= area.high
+    assert advantage(nothing).low == 0.0
+    knowledge = dataclasses.replace(knowledge, channel=Plain(rounds))
+    everything = play(game, Plain(rounds), attack, knowledge, trials=300, rng=seeded(12))
+    assert success_rate(everything).value == 1.0
+    assert advantage(everything).value == 1.0
+
+
+def test_noise_aware_finds_nothing_where_noise_drowns_the_gradients_and_much_without():
+    train, _, public = synthetic(records=2_000, shift=2.0, positive=0.9).split(seeded(0), secret="group")
+    model = build(Linear(), train, seeded(0))
+    game, attack, found = Inference(train, "group", batch=16), NoiseAware(head=LDA()), []
+    for std in (1e6, 0.0):
+        channel = GradientChannel(model, (parameters(model),), Noise(std))
+        knowledge = Knowledge(game.on(public), channel, 400, game.chances)
+        found.append(play(game, channel, attack, knowledge, trials=800, rng=seeded(13)))
+    assert auroc(found[0]).low <= 0.5 <= auroc(found[0]).high
+    assert advantage(found[0]).low == 0.0
+    assert advantage(found[1]).low > 0.5
+
+
+@pytest.fixture
+def pair(parts):
+    """Two records that differ in their first input alone."""
+    one = parts[0].take(torch.tensor([0, 0]))
+    x = one.x.clone()
+    x[1, 0] += 3.0
+    return dataclasses.replace(one, x=x)
+
+
+def told_apart(pair, channel, attack):
+    game = Canary(pair)
+    return play(game, channel, attack, Knowledge(game, channel, 2), trials=2_000, rng=seeded(14))
+
+
+@pytest.mark.parametrize("attack", [LikelihoodRatio(), L2()], ids=repr)
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_test_between_two_records_finds_nothing_in_silence_and_everything_in_plain(pair, attack, rounds):
+    nothing, everything = (told_apart(pair, channel(rounds), attack) for channel in (Silent, Plain))
+    assert auroc(nothing).low <= 0.5 <= auroc(nothing).high
+    assert success_rate(nothing).low <= 0.5 <= success_rate(nothing).high
+    assert advantage(nothing).low == 0.0
+    assert auroc(everything).value == success_rate(everything).value == advantage(everything).value == 1.0
+
+
+@pytest.mark.parametrize("attack", [LikelihoodRatio(), L2()], ids=repr)
+def test_a_test_finds_nothing_between_equal_records_and_everything_without_noise(pair, channel, attack):
+    noisy = dataclasses.replace(channel, defense=DPSGD(clip=1.0, noise=0.5))
+    equal = dataclasses.replace(pair, x=pair.x[:1].repeat(2, 1))
+    area = auroc(told_apart(equal, noisy, attack))
+    assert area.low <= 0.5 <= area.high
+    silent = dataclasses.replace(channel, defense=DPSGD(clip=1.0, noise=0.0))
+    assert auroc(told_apart(pair, silent, attack)).value == 1.0
+
+
+def test_an_estimate_reads_as_a_sentence_and_its_repr_evaluates_back():
+    estimate = Estimate("AUROC", 0.9821, 0.975, 0.98849, 0.95, 2_000, "bootstrap")
+    assert str(estimate) == "AUROC 0.982 (0.975 to 0.988 at 95%, n = 2,000, bootstrap)"
+    assert f"{dataclasses.replace(estimate, level=0.999)}".endswith("at 99.9%, n = 2,000, bootstrap)")
+    assert eval(repr(estimate)) == estimate
 
 
 @pytest.mark.parametrize("reduce", [Flat(), MaxPool(3), PCA(5)], ids=repr)

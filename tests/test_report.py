@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import re
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from leakscope import report
+from leakscope import Transcript, report, tpr_at_fpr
 from leakscope.summary import summarise
 
 PLAN = '[data]\nname = "adult"\n'
@@ -214,6 +216,108 @@ def test_each_kind_of_secret_is_told_in_its_own_words(kind, words):
 
 
 @pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("attribute", ["F", "Male"], "Chances: F (33%), Male (67%)."),
+        ("distribution", ["Male"], "Chances: none (33%), 0–100% (67%)."),
+    ],
+)
+def test_each_kind_of_secret_states_its_chances(kind, values, words):
+    one = result(kind=kind)
+    one["secret"]["values"] = values
+    assert words in Tags(page([one])).text
+
+
+def test_the_ranges_of_a_distribution_are_those_it_is_drawn_from():
+    one = result(kind="distribution")
+    one["secret"] |= {"values": ["Male"], "chances": [1 / 6] * 6}
+    ranges = "none (17%), 0–20% (17%), 20–40% (17%), 40–60% (17%), 60–80% (17%), 80–100% (17%)."
+    assert f"Chances: {ranges}" in Tags(page([one])).text
+
+
+@pytest.mark.parametrize("kind", ["attribute", "property", "distribution", "user", ""])
+def test_a_file_of_ones_own_goes_by_its_own_name(kind):
+    name = f"{HOSTILE.replace('/', ':')}.csv"
+    one = result(kind=kind, name="csv")
+    one["cell"]["data"]["path"] = f"/home/me/tables/{name}"
+    tags = Tags(page([one]))
+    assert f"{'of' if kind == 'property' else 'in'} {name}" in tags.text
+    assert "/home/me" not in tags.text
+    assert "script" not in {tag for tag, _ in tags.seen}
+
+
+def test_files_of_one_name_in_two_folders_stay_two_secrets():
+    two = [result(name="csv"), result(name="csv")]
+    for one, folder in zip(two, ("a", "b"), strict=True):
+        one["cell"]["data"]["path"] = f"/{folder}/t.csv"
+    assert "2 secrets, 2 settings" in Tags(page(two)).text
+
+
+def test_rows_of_an_attribute_and_a_property_of_one_column_say_which_is_which():
+    attribute, inside = result(), result(kind="property")
+    inside["cell"]["data"]["without"] = ["sex"]
+    attribute["utility"]["accuracy"] = estimate("accuracy", 0.9)
+    for more in ([], [result(defense={"name": "Sign"})]):
+        html = page([attribute, inside, *more])
+        names = [row[0] for row in tables_after_figures(html)[0]]
+        assert set(names) == {"sex (attribute)", "sex (property)"}
+        tasks = Tags(html).text.split("What the model is worth")[1].split("What was assumed")[0]
+        assert "sex (attribute)" in tasks
+        assert "sex (property)" in tasks
+    other = result(name="health")
+    assert "sex (attribute, adult)" in page([result(), other])
+    assert "sex (attribute, health)" in page([result(), other])
+
+
+@pytest.mark.parametrize(("kinds", "fpr"), [(2, 0.001), (2, 0.01), (3, 0.01)])
+def test_too_few_trials_are_said_to_be_so_and_one_more_is_enough(kinds, fpr):
+    """A perfect adversary has a lower limit above zero from the said number of others on, not before."""
+
+    def low(others):
+        """With so many trials of other values for every value."""
+        secrets = torch.arange(kinds).repeat_interleave(others // (kinds - 1))
+        guesses = torch.eye(kinds, dtype=torch.float64)[secrets]
+        return tpr_at_fpr(Transcript(secrets, guesses, torch.full((kinds,), 1 / kinds)), fpr=fpr).low
+
+    one, name = result(), f"tpr_at_{100 * fpr:g}%"
+    chances = [0.25, *[0.75 / (kinds - 1)] * (kinds - 1)]
+    one["secret"] |= {"values": list("abc")[:kinds], "chances": chances}
+    one["estimates"][name] |= {"low": 0.0, "high": 1.0, "n": 100}
+    (section,) = summarise([one])
+    parts, without, needed = report.too_few(section, section.estimates[name], fpr)
+    assert parts == (4 if kinds == 2 else 12)
+    assert low((without - 1) // (kinds - 1) * (kinds - 1)) == 0.0
+    assert low(without + without % (kinds - 1)) > 0.0
+    assert needed == math.ceil(without / (0.25 if kinds == 2 else 0.625))
+    text = Tags(page([one])).text
+    assert "0.0% to 100.0% too few trials to tell" in text
+    arithmetic = f"ln((1 − 0.95) / {parts}) / ln(1 − {fpr}) = {without:,} trials without"
+    assert arithmetic in text
+    assert f"on average {needed:,} in all (--trials), and there were 100." in text
+    one["estimates"][name]["n"] = needed
+    assert "too few trials" not in Tags(page([one])).text
+
+
+def test_side_knowledge_that_does_not_reach_a_game_is_said_not_to():
+    told, untold = result(), result(kind="distribution")
+    told["cell"]["game"]["known"] = ["age"]
+    text = Tags(page([told, untold])).text
+    assert "For sex (attribute): the batch's means of age." in text
+    assert "(distribution): none; --known reaches attributes and properties only." in text
+    assert "--known reaches" not in Tags(page([told])).text
+    assert "--known reaches" not in Tags(page([untold])).text
+
+
+def test_the_page_says_whether_people_or_records_were_split():
+    by_person, by_record = result(), result("race")
+    by_person["cell"]["data"]["by"] = "patient"
+    assert "are disjoint. To repeat" in Tags(page([by_record])).text
+    assert "so are the people in them (patient): nobody is in two" in Tags(page([by_person])).text
+    mixed = Tags(page([by_person, by_record])).text
+    assert "(patient) are so too, except for race (attribute): there records are split one by one" in mixed
+
+
+@pytest.mark.parametrize(
     ("adaptive", "words"), [(True, "knows of this defense"), (False, "does not know of")]
 )
 def test_the_verdict_names_the_defense_and_who_knows_of_it(adaptive, words):
@@ -297,7 +401,7 @@ def test_the_tables_under_the_figures_hold_the_data():
     overview, roc, rounds = tables_after_figures(page([one]))
     advantage = one["estimates"]["advantage"]
     expected = [f"{advantage[key]:.3f}" for key in ("value", "low", "high")]
-    assert overview == [["sex", "no defense", *expected, "91.0%", "67.0%"]]
+    assert overview == [["sex (attribute)", "no defense", *expected, "91.0%", "67.0%"]]
     measured = {(f"{100 * fpr:.3g}%", f"{100 * tpr:.1f}%") for fpr, tpr in one["roc"]}
     assert {tuple(row) for row in roc} <= measured
     assert 20 < len(roc) <= report.POINTS

@@ -193,6 +193,25 @@ def test_the_bound_stands_in_the_measures_with_how_it_was_computed():
     assert "0.200 nats (0.289 bits) 0.150 to 0.250" in text
 
 
+def test_the_guarantee_of_dp_sgd_stands_beside_its_attacks():
+    promise = {"delta": 1e-5, "step": 5.3123, "run": 12.341}
+    runs = [setting(DPSGD, seed=i, guarantee=promise | {"run": run}) for i, run in enumerate((11.0, 12.341))]
+    words = (
+        "By its own accounting this run is (ε, δ)-DP with ε = 12.4 and δ = 1e-5"  # the largest, rounded up
+    )
+    text = Tags(page([setting(), *runs])).text
+    assert text.count(words) == 1
+    assert "one step whose batch is known has ε = 5.32." in text
+    runs[1]["guarantee"] = None
+    assert "accounting" not in Tags(page([setting(), *runs])).text
+    assert "accounting" not in Tags(page([setting(PRUNING, guarantee=None), setting(DPSGD)])).text
+
+
+def test_a_promised_epsilon_is_never_rounded_down():
+    values = (5.361, 0.01991, 12.31, 7.0, 284.0, 2841.2, 0.0)
+    assert [report.promised(v) for v in values] == ["5.37", "0.02", "12.4", "7", "284", "2850", "0"]
+
+
 @pytest.mark.parametrize("bounds", [None, bounded(None)])
 def test_a_defense_without_noise_is_said_to_have_no_bound(bounds):
     assert NO_NOISE in Tags(page([setting(PRUNING, bounds=bounds)])).text

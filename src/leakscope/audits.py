@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import tomli_w
 
 from leakscope import experiment, report, store
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError
+from leakscope.catalogue import DATA
+from leakscope.data.files import absent, sha256
+from leakscope.dataset import PUBLIC, SHADOW_SHARE, TRAIN, TRAIN_SHARE, Dataset
+from leakscope.errors import ArgumentError, DataError
 from leakscope.plan import from_document
 
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
+FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
     "digits": "even",
@@ -43,6 +47,81 @@ class Report:
         store.write(Path(path), self.html())
 
 
+def stem(data: str) -> str:
+    """What a dataset or file is called in the title and in the folder of its audit."""
+    return Path(data).name.split(".")[0]
+
+
+def requested(
+    data: str,
+    *,
+    label: str | None,
+    secret: str | None,
+    user: str | None = None,
+    drop: Sequence[str] = (),
+    known: Sequence[str] = (),
+    title: str = "Audit",
+    **options: Any,
+) -> Table:
+    """The plan for what was typed at the command line, every name in it checked; options are those of
+    `document`."""
+    table = _table(data, label=label, secret=secret, user=user, drop=drop)
+    taken_out = table.get("without", ())
+    records = experiment.dataset({key: value for key, value in table.items() if key != "without"})
+    if label is not None and label != records.label:
+        raise ArgumentError(f"--label is for files, got {label!r}; the label of {data} is {records.label!r}.")
+    wanted = secret or SECRETS.get(data)
+    if wanted is None:
+        raise ArgumentError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
+    columns = [column.name for column in records.columns]
+    asked = [name for name in (*taken_out, *known) if name != "*" or not columns]
+    _present([wanted, *([user] if user else [])], list(records.private), records, "private column")
+    _present(asked, columns, records, "column")
+    records = records.without(*taken_out) if taken_out else records
+    return document(
+        records, table, secret=wanted, user=user, known=known, name=f"{title} of {stem(data)}", **options
+    )
+
+
+def _present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: str) -> None:
+    for name in names:
+        if name not in there:
+            raise absent(name, there, where=records.name, kind=kind)
+
+
+def _table(
+    data: str, *, label: str | None, secret: str | None, user: str | None, drop: Sequence[str]
+) -> Table:
+    """The plan's data table."""
+    path = Path(data)
+    if path.suffix not in (".csv", ".gz", ".npz"):
+        if data not in DATA:
+            unknown = absent(data, list(DATA), where="the list of known data", kind="dataset")
+            ending = "a file of your own must end in .csv, .csv.gz or .npz"
+            raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
+        return {"name": data, "without": list(drop)} if drop else {"name": data}
+    if label is None or secret is None:
+        raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
+    kind = "npz" if path.suffix == ".npz" else "csv"
+    table: Table = {"name": kind, "path": str(path.resolve()), "sha256": sha256(path)}
+    if kind == "npz":
+        table |= {"y": label, "secrets": [secret, *([user] if user else [])]}
+        return table | ({"without": list(drop)} if drop else {})
+    table |= {"label": label, "secrets": [secret]}
+    return table | ({"drop": list(drop)} if drop else {}) | ({"user": user} if user else {})
+
+
+def defended(text: str) -> Table:
+    """The plan's table of a defense typed as ``Name:key=value,key=value``."""
+    name, _, settings = text.partition(":")
+    try:
+        return {"name": name, **tomllib.loads(settings.replace(",", "\n"))}
+    except tomllib.TOMLDecodeError:
+        raise ArgumentError(
+            f"--defense must be a name, or a name with settings such as Pruning:rate=0.99, got {text!r}."
+        ) from None
+
+
 def document(
     records: Dataset,
     table: Table,
@@ -65,8 +144,9 @@ def document(
     and distributional inference with it taken out, user inference if a column says who is who.
 
     Each again under every one of ``defenses``, against an adversary who knows it. ``dp``, a DPSGD
-    table, adds the audit of one attribute's epsilon."""
+    table, adds the audit of one attribute's epsilon. With a ``user`` all records are split by person."""
     records.secret(secret)
+    table = {**table, "by": user} if user else table
     reduce = {"name": "MaxPool", "width": 3 if records.columns else 10}
     cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, reduce=reduce)
     for defense in defenses:
@@ -77,6 +157,9 @@ def document(
         ]
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
+    if user:
+        people = _people(records, secret, user)
+        cells = [cell if "user" in cell["game"] else cell | people for cell in cells]
     defaults: Table = {
         "data": table,
         "model": model or _model(records),
@@ -163,6 +246,17 @@ def _model(records: Dataset) -> Table:
         return {"name": "CNN"}
     wide = records.x[0].numel() > 500
     return {"name": "MLP", "hidden": [64, 64] if wide else [32, 16]}
+
+
+def _people(records: Dataset, secret: str, user: str) -> Table:
+    """How many people are private and how many public: as many as have the records `Dataset.split` takes
+    when it splits records, within the same shares, and `FEWEST_PEOPLE` of each where there are so many."""
+    counts = records.secret(secret).unique(return_counts=True)[1]
+    people = len(records.secret(user).unique())
+    wanted = people * PUBLIC / len(counts) / int(counts.min())
+    public = round(min(max(wanted, FEWEST_PEOPLE), SHADOW_SHARE * people))
+    train = int(min(max(people * TRAIN / len(records), FEWEST_PEOPLE), TRAIN_SHARE * (people - public)))
+    return {"train": max(train, 2), "public": max(public, 2)}
 
 
 def _user_cell(records: Dataset, user: str, *, batch: int) -> Table:

@@ -22,13 +22,25 @@ _TABLE = """
 Inference       game      games              Tell which value of a private column a batch's records share.
 Distribution    game      games              Tell in which of ``bins`` ranges the share of records with a property lies.
 UserInference   game      games              Tell which of ``candidates`` people a batch belongs to, people never met before.
+Membership      game      games              Tell whether a record was among those a client trained on.
+Clients         game      games              Tell the secret of every client of a recording: its updates are the trials of a game.
 Canary          game      canary             Tell which of two neighbouring records is behind a gradient (paper 000, definition 7.2).
 AttributeAudit  audit     canary             How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
+MembershipAudit audit     membership         How well the updates of a federation tell who was trained on, client by client.
+RecordingAudit  audit     membership         How well the updates in a recording tell who was trained on, client by client.
 Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
 NoiseAware      attack    attacks.posterior  Principal components of clean rehearsed gradients, the known noise drawn among them.
 Prototype       attack    attacks.users      The nearest candidate in an embedding learned by telling other people apart.
 LikelihoodRatio attack    canary             The most powerful test between two Gaussian releases of known means.
 L2              attack    canary             The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
+Cosine          attack    attacks.alignment  The cosine between a record's gradient and the update, its mean over rounds.
+GradientDiff    attack    attacks.alignment  How much nearer the update is to a record's gradient than to nothing.
+Whitened        attack    attacks.alignment  The cosine's matched filter: update and gradient whitened by the non-members' gradients.
+FedLoss         attack    attacks.losses     Minus the loss under the global models, its mean over the observed rounds.
+Loss            attack    attacks.losses     Minus the loss under the last global model.
+ModifiedEntropy attack    attacks.losses     Minus the entropy that also counts against a confident mistake.
+Merlin          attack    attacks.losses     How often noise on a record raises its loss under the last global model.
+Zari            attack    attacks.losses     A network on the probabilities of the true label over rounds, taught by KNOWN MEMBERS.
 RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
 NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
 LDA             head      attacks.heads      Linear discriminant analysis; the covariance is pulled towards the identity.
@@ -45,12 +57,21 @@ Noise           defense   defenses.gradient  Add Gaussian noise of standard devi
 AdversarialPerturbation defense defenses.perturbation Projected gradient steps on the released gradient against a classifier of the secret.
 VIB             defense   defenses.bottleneck A Gaussian bottleneck before the last layer, and ``beta`` times its divergence in the loss.
 DPSGD           defense   defenses.dpsgd     Clip each record's gradient to norm ``clip`` and add Gaussian noise to the batch's mean.
+MixupMMD        defense   defenses.training  Train on mixtures of records, and pull members' confidences towards those of held-out records.
 Within          defense   defenses.gradient  A defense limited to the named layers; the others are released as they are.
 Chain           defense   defenses.gradient  Defenses one after the other.
-MLP             model     models             Fully connected ReLU net; 32-16 for tables, 64-64 for speech.
+MLP             model     models             Fully connected net; 32-16 for tables, 64-64 for speech.
 CNN             model     models             The convolutional net of paper 000, table 3, for images of 32 x 32 pixels.
 Linear          model     models             One linear layer; ``zeros`` starts it at zero, where gradients have a closed form.
+LeNet           model     models             LeNet-5 with ReLU and max-pooling: 6 and 16 filters of 5 x 5, then 120-84.
+AlexNet         model     models             AlexNet in its CIFAR form: five convolutions, global max-pooling and one linear layer.
+DenseNet        model     models             DenseNet-BC: three blocks of bottlenecks of 4 ``growth`` channels, compression 0.5, CIFAR stem.
+ResNet18        model     models             ResNet-18 with a CIFAR stem, 3 x 3 and no pooling; ``width`` channels in its first stage of four.
+Frozen          model     models             A backbone that is kept as it is and a new linear layer, ``fc``, in place of its last one.
+Local           training  training           A client's training in one round: ``epochs`` over its records, or ``steps`` batches if given.
 GradientChannel channel   channels           Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
+UpdateChannel   channel   channels           Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
+RecordedChannel channel   recording          Each observed round releases what a recording holds of it, one trial for each client.
 Through         channel   channels           The same channel seen through some of its layers only.
 Silent          channel   channels           Releases nothing: through it no attack may find anything.
 Plain           channel   channels           Releases the secret's code, bit by bit: through it every attack must find everything.
@@ -58,6 +79,10 @@ success_rate    measure   measures.success   How often the likeliest secret was 
 advantage       measure   measures.success   The share of the gap between guessing and certainty that the release closed.
 auroc           measure   measures.success   Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
 tpr_at_fpr      measure   measures.success   Largest true positive rate of a threshold whose false positive rate is at most ``fpr``.
+plr_at_fpr      measure   measures.membership The positive likelihood ratio TPR / FPR at a false positive rate.
+p_values        measure   measures.membership Each trial's chance, were it no member, to score as high.
+conformal       measure   measures.membership What calling every record with a p-value of at most ``fpr`` a member finds.
+discoveries     measure   measures.membership The records to call members when many are asked about.
 roc             measure   measures.success   The ROC curve as (false, true) positive rates.
 guessing        measure   measures.success   The best success rate without the release.
 over_seeds      measure   measures.success   The mean over seeds with Student's interval.
@@ -100,6 +125,17 @@ DATA = {
     "celeba-folder": "CelebA as published: img_align_celeba/ and its two lists.",
     "utkface-folder": "UTKFace as published: a folder of age_gender_race_date.jpg.",
     "cremad-folder": "CREMA-D as published: wav files and VideoDemographics.csv.",
+    "image-folder": "Images of your own: a folder that holds a folder for each class.",
+    "cifar10": "Small photographs, 10 classes (LEAKSCOPE_DATA/cifar10.npz), or cifar-10-batches-bin.",
+    "cifar100": "Small photographs, 100 classes (LEAKSCOPE_DATA/cifar100.npz), or cifar-100-binary.",
+    "medical-mnist": "Scans of six kinds, 64 x 64 (LEAKSCOPE_DATA/medical_mnist64.npz).",
+    "pneumonia": "Chest X-rays of 28 x 28, pneumonia (LEAKSCOPE_DATA/pneumoniamnist.npz).",
+    "covid": "Chest X-rays of 418 patients, COVID-19 (LEAKSCOPE_DATA/covid_cxr64.npz).",
+    "location30": "Check-ins of 5,010 people, 30 clusters (LEAKSCOPE_DATA/location30.npz), or bangkok.",
+    "purchase100": "Purchases, 100 clusters (LEAKSCOPE_DATA/purchase100.npz), or dataset_purchase.",
+    "texas100": "Hospital stays, 100 procedures (LEAKSCOPE_DATA/texas100.npz), or texas/100.",
+    "purchase-like": "Synthetic: made-up records of Purchase100's shape, 600 features of 0 and 1.",
+    "texas-like": "Synthetic: made-up records of Texas100's shape, 6,169 features of 0 and 1.",
 }
 
 

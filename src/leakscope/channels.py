@@ -1,9 +1,10 @@
-"""What crosses the wire: gradients, and the two channels every attack is tested against."""
+"""What crosses the wire: gradients, updates, and the two channels every attack is tested against."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 from leakscope import gradients
 from leakscope.core import Channel, Defense, Game, Layers, Loss, Params, Release, only
 from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError
-from leakscope.rng import integer
+from leakscope.errors import ArgumentError, require
+from leakscope.rng import integer, seeded
+from leakscope.training.local import Local, Task, trained
+from leakscope.training.step import changes, on_updates, parts
 
 BLOCK = 1_500_000_000  # bytes of gradients held at once: 5,000 records of the papers' CNN fit
 
@@ -28,11 +31,19 @@ class GradientChannel:
     loss: Loss = nn.functional.cross_entropy
     fitted: tuple[Defense, ...] = ()  # one per round, once `prepared`
 
-    def undefended(self) -> GradientChannel:
+    def __post_init__(self) -> None:
+        for part in parts(self.defense):
+            if changes(part, "objective"):
+                raise ArgumentError(
+                    f"GradientChannel.defense must leave a batch's gradient the mean of its records', got "
+                    f"{part!r}, which joins them; use UpdateChannel(..., inside=...) with one local step."
+                )
+
+    def undefended(self) -> Self:
         """The channel a static adversary believes in: it knows the model and the loss, and no more."""
         return replace(self, defense=Defense(), fitted=(), loss=self.defense.loss(self.loss))
 
-    def noiseless(self) -> GradientChannel:
+    def noiseless(self) -> Self:
         """The channel without the Gaussian noise its defense adds last."""
         fitted = tuple(defense.noiseless() for defense in self.fitted)
         return replace(self, defense=self.defense.noiseless(), fitted=fitted)
@@ -41,7 +52,7 @@ class GradientChannel:
         """The standard deviation of that noise on the mean of ``batch`` records."""
         return self.defense.deviation(batch)
 
-    def prepared(self, game: Game, rng: torch.Generator, *, trials: int = 1_000) -> GradientChannel:
+    def prepared(self, game: Game, rng: torch.Generator, *, trials: int = 1_000) -> Self:
         """The channel whose defense has been fitted, round by round, to ``trials`` challenges of the
         game on public records; most defenses need no fitting."""
         bare = self.undefended()
@@ -63,18 +74,67 @@ class GradientChannel:
         )
 
     def _release(self, params: Params, defense: Defense, batch: Batch, secret: Tensor, seed: int) -> Release:
-        data, k, loss = batch.data, batch.rows.shape[1], defense.loss(self.loss)
-
         def blocks() -> Iterator[Layers]:
             rng, start = torch.Generator().manual_seed(seed), 0
-            for layers in gradients.blocks(
-                self.model, params, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
-            ):
+            for layers in self._layers(params, defense, batch, seed):
                 stop = start + len(next(iter(layers.values())))
-                yield defense.release(layers, secret[start:stop], rng, batch=k)
+                yield defense.release(layers, secret[start:stop], rng, batch=batch.rows.shape[1])
                 start = stop
 
         return Release(params, blocks)
+
+    def _layers(self, params: Params, defense: Defense, batch: Batch, seed: int) -> Iterator[Layers]:
+        """What the defense is given, block by block."""
+        data, loss = batch.data, defense.loss(self.loss)
+        return gradients.blocks(
+            self.model, params, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class UpdateChannel(GradientChannel):
+    """Each observed round releases Γ = parameters - parameters after local training on the batch,
+    through the defense.
+
+    The order of the batch's records is drawn anew for every trial and round. ``defense`` acts on Γ,
+    ``inside`` in every local step, as in `training.federate`. One step of plain SGD on the whole batch
+    makes Γ the learning rate times the gradient.
+    """
+
+    _: KW_ONLY
+    local: Local
+    inside: Defense = field(default_factory=Defense)
+
+    def __post_init__(self) -> None:
+        on_updates(self.defense, "UpdateChannel.defense", secret=True)
+        require(
+            not self.local.milestones,
+            "UpdateChannel.local.milestones",
+            "()",
+            self.local.milestones,
+            way_out="give the rate of the observed rounds",
+        )
+
+    def undefended(self) -> Self:
+        """The channel a static adversary believes in: it knows the model and the loss, and no more."""
+        return replace(self, defense=Defense(), fitted=(), inside=Defense(), loss=self.inside.loss(self.loss))
+
+    def _layers(self, params: Params, defense: Defense, batch: Batch, seed: int) -> Iterator[Layers]:
+        data, rng = batch.data, seeded(seed, "local")
+        tasks = (
+            Task(data.x, data.y, tuple(rows[i] for i in self.local.order(len(rows), rng)), integer(rng))
+            for rows in batch.rows
+        )
+        for after in trained(
+            self.model,
+            params,
+            tasks,
+            local=self.local,
+            rate=self.local.rate,
+            defense=self.inside,
+            loss=self.loss,
+        ):
+            yield {name: params[name] - after[name] for name, _ in self.model.named_parameters()}
 
 
 @dataclass(frozen=True, eq=False)

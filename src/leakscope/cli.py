@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import click
 import typer
 
 from leakscope import terminal
 from leakscope.errors import LeakscopeError
-
-if TYPE_CHECKING:
-    pass
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
@@ -25,21 +23,56 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder for the results.", show_default=False)
+
+def _option(words: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=words, **{"show_default": False, **settings})
+
+
+_column = partial(_option, metavar="COLUMN")
+_number = partial(_option, metavar="X", show_default=True)
+_count = partial(_option, metavar="N", show_default=True, min=1)
+
+# Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
+Data = Annotated[str, typer.Argument(hidden=True)]
+Place = Annotated[Path, typer.Argument(hidden=True)]
+Label = Annotated[str | None, _column("The column the model learns to predict; needed for a file.")]
+Secret = Annotated[str | None, _column("The private column the adversary is after; needed for a file.")]
+Drop = Annotated[list[str] | None, _column("A column to keep out of the model's inputs; can be repeated.")]
+Rounds = Annotated[int, _count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]
+Trials = Annotated[
+    int, _count("Challenges the adversary answers: the more, the narrower the intervals.", min=2)
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(help="Cells run at the same time.  [default: the number of cores]", show_default=False),
-]
+Rehearsals = Annotated[int, _count("Challenges the adversary practises on public records.", min=2)]
+Rate = Annotated[float, _number("Learning rate of the victim's SGD.")]
+Jobs = Annotated[int | None, _count("Cells run at the same time.", show_default="as many as there are cores")]
 Trust = Annotated[
-    list[str] | None, typer.Option(help="A Python module whose code plans may call.", show_default=False)
+    list[str] | None, _option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
 ]
+Output = Annotated[
+    Path | None,
+    _option(
+        "Folder for results and report; work that was interrupted is taken up in it.",
+        "--output",
+        "-o",
+        show_default="a folder here, named after what is run",
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"leakscope {version('leakscope')}")
+        raise typer.Exit
 
 
 @app.callback()
 def about(
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, _option("Show the traceback of an error.", "--debug")] = False,
+    version: Annotated[
+        bool, _option("Show the version and exit.", "--version", callback=_version, is_eager=True)
+    ] = False,
 ) -> None:
     """What does sharing gradients give away, and to whom?
 
@@ -52,183 +85,138 @@ def about(
     """
 
 
-@app.command()
+@app.command(short_help="Measure what a model's gradients give away; write a report.")
 def audit(
-    data: Annotated[
-        str,
-        typer.Argument(
-            help="A known dataset (see: leakscope list), or the path of a .csv, .csv.gz or .npz file."
-        ),
-    ] = "adult",
-    label: Annotated[
-        str | None,
-        typer.Option(help="The column the model learns to predict (files only).", show_default=False),
-    ] = None,
-    secret: Annotated[
-        str | None, typer.Option(help="The private column the adversary is after.", show_default=False)
-    ] = None,
+    data: Data = "adult",
+    label: Label = None,
+    secret: Secret = None,
     user: Annotated[
         str | None,
-        typer.Option(
-            help="The column that says whose record it is; adds user inference.", show_default=False
-        ),
+        _column("The column that says whose record it is: adds user inference, and splits by person."),
     ] = None,
-    drop: Annotated[
-        list[str] | None,
-        typer.Option(help="A column to leave out of the inputs; can be repeated.", show_default=False),
-    ] = None,
+    drop: Drop = None,
     known: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A column the adversary knows of the private records ('*': all others); can be repeated.",
-            show_default=False,
+        _column(
+            "A column whose mean over the batch the adversary is told, for an attribute or a property only "
+            "('*': all but the secret); can be repeated."
         ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Your own torch.nn.Module by import path, such as my_nets.Net; needs --trust.",
-            show_default=False,
-        ),
+        _option("Your own torch.nn.Module, such as my_nets.Net; needs --trust my_nets.", metavar="NAME"),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Records behind one gradient.", min=1)] = 16,
-    rounds: Annotated[int, typer.Option(help="Rounds trained and observed.", min=1)] = 5,
-    trials: Annotated[int, typer.Option(help="Challenges the adversary has to answer.", min=2)] = 2_000,
-    rehearsals: Annotated[
-        int, typer.Option(help="Challenges the adversary rehearses on public records.", min=2)
-    ] = 2_000,
-    seeds: Annotated[
-        int, typer.Option(help="Victims trained independently; their spread is reported.", min=1)
-    ] = 1,
-    rate: Annotated[float, typer.Option(help="Learning rate of the victim's SGD.", min=1e-9)] = 0.01,
+    batch: Annotated[
+        int, _count("Records behind one gradient; 8 times as many for the distribution, half for a user.")
+    ] = 16,
+    rounds: Rounds = 5,
+    trials: Trials = 2_000,
+    rehearsals: Rehearsals = 2_000,
+    seeds: Annotated[int, _count("Victims, split and trained anew; several show how results vary.")] = 1,
+    rate: Rate = 0.01,
     defense: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A defense to audit beside none, such as Sign or Pruning:rate=0.99; can be repeated.",
-            show_default=False,
+        _option(
+            "A defense to audit beside none, such as Sign or Pruning:rate=0.99 (see: leakscope list); the "
+            "adversary knows of it; can be repeated.",
+            metavar="DEFENSE",
         ),
     ] = None,
-    dp: Annotated[bool, typer.Option("--dp", help="Add the epsilon audit of one DP-SGD step.")] = False,
-    clip: Annotated[float, typer.Option(help="Clipping norm of that step.")] = 2.0,
-    noise: Annotated[float, typer.Option(help="Standard deviation of its noise on a record.")] = 0.1,
-    delta: Annotated[float, typer.Option(help="Delta of its epsilon.")] = 1e-5,
+    dp: Annotated[
+        bool, _option("Also audit one DP-SGD step: how large its epsilon for the secret is at least.", "--dp")
+    ] = False,
+    clip: Annotated[float, _number("With --dp: clipping norm of the step.")] = 2.0,
+    noise: Annotated[float, _number("With --dp: standard deviation of the step's noise.")] = 0.1,
+    delta: Annotated[float, _number("With --dp: delta of the epsilon.")] = 1e-5,
     output: Output = None,
     jobs: Jobs = None,
     trust: Trust = None,
 ) -> None:
     """Measure what the gradients of a model trained on DATA give away, and write a report.
 
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
+    .csv.gz or .npz file.
+
     \b
     leakscope audit adult
     leakscope audit adult --defense Pruning:rate=0.99 --defense DPSGD:noise=0.1 --dp
     leakscope audit patients.csv --label mortality --secret gender
     """
-    import tomli_w
-
-    from leakscope import audits, experiment, plan
+    from leakscope import audits
 
     _trusting(trust or [])
-    table = _table(data, label=label, secret=secret, user=user, drop=drop or [])
-    records = experiment.dataset(table)
-    wanted = secret or audits.SECRETS.get(data)
-    if wanted is None:
-        raise click.UsageError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
-    name = Path(data).name.split(".")[0]
-    document = audits.document(
-        records,
-        table,
-        secret=wanted,
+    size: Any = {"batch": batch, "rounds": rounds, "trials": trials, "rehearsals": rehearsals, "seeds": seeds}
+    document = audits.requested(
+        data,
+        label=label,
+        secret=secret,
         user=user,
+        drop=drop or [],
         known=known or [],
         model={"name": model} if model else None,
-        batch=batch,
-        rounds=rounds,
-        trials=trials,
-        rehearsals=rehearsals,
-        seeds=seeds,
         training={"rate": rate},
-        defenses=[_defense(text) for text in defense or []],
+        defenses=[audits.defended(text) for text in defense or []],
         dp={"name": "DPSGD", "clip": clip, "noise": noise, "delta": delta} if dp else None,
-        name=f"Audit of {name}",
+        **size,
     )
-    checked = plan.from_document(document, trusted=trust or [], where="the audit")
-    terminal.reported(
-        checked, tomli_w.dumps(document), output or Path(f"audit-{name}"), jobs=jobs, trust=trust or []
-    )
+    folder = output or Path(f"audit-{audits.stem(data)}")
+    terminal.audited(document, folder, jobs=jobs, trust=trust or [])
 
 
-@app.command()
+@app.command(short_help="Find the cheapest defense that keeps a stated risk.")
 def tune(
-    data: Annotated[str, typer.Argument(help="As for audit.")] = "adult",
-    label: Annotated[str | None, typer.Option(help="As for audit.", show_default=False)] = None,
-    secret: Annotated[str | None, typer.Option(help="The private column.", show_default=False)] = None,
-    drop: Annotated[list[str] | None, typer.Option(help="A column to leave out.", show_default=False)] = None,
+    data: Data = "adult",
+    label: Label = None,
+    secret: Secret = None,
+    drop: Drop = None,
     max_advantage: Annotated[
-        float, typer.Option(help="The most an adversary who knows the defense may gain over guessing.")
+        float, _number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty.")
     ] = 0.1,
     max_loss: Annotated[
-        float, typer.Option(help="The most task accuracy it may cost: 0.02 is two points.")
+        float, _number("The most accuracy it may cost the model: 0.02 is two points.")
     ] = 0.02,
-    batch: Annotated[int, typer.Option(help="Records behind one gradient.", min=1)] = 16,
-    rounds: Annotated[int, typer.Option(help="Rounds trained and observed.", min=1)] = 5,
-    trials: Annotated[int, typer.Option(help="Challenges per setting.", min=2)] = 2_000,
-    rehearsals: Annotated[int, typer.Option(help="Challenges the adversary rehearses.", min=2)] = 2_000,
-    rate: Annotated[float, typer.Option(help="Learning rate of the victim's SGD.", min=1e-9)] = 0.1,
-    halvings: Annotated[int, typer.Option(help="Steps of the search per defense.", min=1)] = 5,
+    batch: Annotated[int, _count("Records behind one gradient.")] = 16,
+    rounds: Rounds = 5,
+    trials: Trials = 2_000,
+    rehearsals: Rehearsals = 2_000,
+    rate: Rate = 0.1,
+    halvings: Annotated[int, _count("Strengths tried of a defense below its strongest.")] = 5,
     output: Output = None,
     jobs: Jobs = None,
     trust: Trust = None,
 ) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    Searches the strength of every defense for the weakest that keeps the upper limit of the
-    advantage below the wanted one, prints what each costs, and writes the frontier as a report.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
+    .csv.gz or .npz file. Searches the strength of every defense for the weakest that keeps the upper
+    limit of the advantage at the wanted one, prints what each costs, and writes a report.
 
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
     """
-    import tomli_w
-
-    from leakscope import audits, experiment, plan, store, sweep, tuning
+    from leakscope import audits, tuning
 
     _trusting(trust or [])
     risk = tuning.Risk(max_advantage, max_loss)
-    table = _table(data, label=label, secret=secret, user=None, drop=drop or [])
-    records = experiment.dataset(table)
-    wanted = secret or audits.SECRETS.get(data)
-    if wanted is None:
-        raise click.UsageError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
-    name = Path(data).name.split(".")[0]
-    document = audits.document(
-        records,
-        table,
-        secret=wanted,
-        batch=batch,
-        rounds=rounds,
-        trials=trials,
-        rehearsals=rehearsals,
-        training={"rate": rate},
-        name=f"Defenses of {name}",
+    size: Any = {"batch": batch, "rounds": rounds, "trials": trials, "rehearsals": rehearsals}
+    training, title = {"rate": rate}, "Defenses"
+    document = audits.requested(
+        data, label=label, secret=secret, drop=drop or [], training=training, title=title, **size
     )
-    document["cell"] = [cell for cell in document["cell"] if cell["id"] == "property"]
-    checked = plan.from_document(document, trusted=trust or [], where="the search")
-    sweep.check(checked, trusted=trust or [])
-    folder = output or Path(f"tune-{name}")
-    store.claim(folder, tomli_w.dumps(document), checked.digest)
-    terminal.tuned(checked.cell[0], risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
+    folder = output or Path(f"tune-{audits.stem(data)}")
+    terminal.tuned(document, risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
 
 
-@app.command()
-def run(
-    plan: Annotated[Path, typer.Argument(help="A TOML plan.")],
-    output: Output = None,
-    jobs: Jobs = None,
-    trust: Trust = None,
-) -> None:
+@app.command(short_help="Run a plan, or what is missing of it; write a report.")
+def run(plan: Place, output: Output = None, jobs: Jobs = None, trust: Trust = None) -> None:
     """Run the cells of a PLAN, or those that are still missing, and write a report.
 
-    Interrupted work is taken up by the same command: finished cells are kept. A folder that an audit
-    or a run wrote can be given in place of its plan.
+    PLAN is a TOML file, or a folder that an audit or a run wrote, which holds its own. Interrupted
+    work is taken up by the same command: finished cells are kept.
+
+    \b
+    leakscope run plan.toml
+    leakscope run audit-adult
     """
     from leakscope import plan as plans
     from leakscope import store
@@ -242,77 +230,58 @@ def run(
     terminal.reported(checked, text, folder, jobs=jobs, trust=trust or [])
 
 
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="A folder that an audit or a run wrote.")],
-) -> None:
-    """Write the report of a results FOLDER again, from its files alone."""
+@app.command(short_help="Write the report of a results folder again.")
+def report(folder: Place) -> None:
+    """Write the report of a results FOLDER again, from its files alone.
+
+    FOLDER is one that an audit, a search or a run wrote, such as audit-adult.
+    """
     from leakscope import report as reports
 
     typer.echo(f"Report: {reports.write(folder)}")
 
 
-@app.command()
+@app.command(short_help="Describe the recorded updates of a federation.")
 def recording(
-    folder: Annotated[Path, typer.Argument(help="A folder that a Recorder wrote.")],
-    check: Annotated[
-        bool, typer.Option("--check", help="Read every file and refuse what is damaged.")
-    ] = False,
+    folder: Place,
+    check: Annotated[bool, _option("Read every file and refuse what is damaged.", "--check")] = False,
 ) -> None:
-    """Describe the recorded updates of a federation."""
-    from leakscope.recording import Recording
+    """Describe the recorded updates of a federation.
 
-    found = Recording(folder)
-    typer.echo(found.describe())
-    if check:
-        found.complete()
-        typer.echo("Complete: every file is whole and finite.")
+    FOLDER is one that a Recorder wrote while the federation trained.
+    """
+    terminal.recorded(folder, check=check)
 
 
-@app.command("list")
+@app.command("list", short_help="List games, attacks, defenses, data and more.")
 def list_() -> None:
-    """List games, attacks, heads, reductions, defenses, models, measures and data."""
-    from leakscope.catalogue import DATA, roles
-
-    for title, role in [
-        ("Games", "game"), ("Attacks", "attack"), ("Heads", "head"), ("Reductions", "reduction"),
-        ("Defenses", "defense"), ("Models", "model"), ("Measures", "measure"),
-    ]:  # fmt: skip
-        terminal.listed(title, {name: entry.line for name, entry in roles(role).items()})
-    terminal.listed("Data", DATA)
+    """List games, attacks, heads, reductions, defenses, models, measures and data, a line about each."""
+    terminal.catalogued()
 
 
-@app.command()
+@app.command(short_help="Run a paper's experiments; print our numbers beside its own.")
 def papers(
-    paper: Annotated[
-        list[str] | None,
-        typer.Argument(help="Numbers of papers, such as 000; all if left out.", show_default=False),
-    ] = None,
+    paper: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(help="A figure or table, such as fig2; can be repeated.", show_default=False),
+        list[str] | None, _option("A figure or table, such as fig2; can be repeated.", metavar="FIGURE")
     ] = None,
     quick: Annotated[
-        bool, typer.Option(help="Fewer seeds, rounds and trials: minutes instead of hours.")
+        bool, _option("Fewer seeds, rounds and trials: minutes instead of hours.", "--quick")
     ] = False,
     record: Annotated[
-        bool, typer.Option(help="Keep the measured values as data beside the paper's (in a source checkout).")
+        bool, _option("Keep what is measured beside the paper's own (in a source checkout).", "--record")
     ] = False,
     output: Output = None,
     jobs: Jobs = None,
 ) -> None:
-    """Run a paper's experiments and print our numbers beside its own."""
+    """Run a paper's experiments and print our numbers beside its own.
+
+    PAPER is the number of a paper, such as 000; all are run if none is given.
+    """
     from leakscope import published
 
     for number in paper or published.documents():
-        plan, text, missing = published.plan(number, only=only or [], quick=quick)
-        if missing:
-            typer.echo(f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}.", err=True)
-        folder = output or Path("papers-results") / f"{number}-{plan.digest}"
-        results = terminal.swept(plan, text, folder, jobs=jobs, trust=[])
-        terminal.tabled(published.HEADER, published.rows(published.entries(results, quick=quick)))
-        if record:
-            typer.echo(f"Recorded: {published.record(number, results, quick=quick)}")
+        terminal.compared(number, only=only or [], quick=quick, record=record, output=output, jobs=jobs)
 
 
 def main() -> None:
@@ -334,50 +303,12 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _table(
-    data: str, *, label: str | None, secret: str | None, user: str | None, drop: list[str]
-) -> dict[str, Any]:
-    """The plan's data table for what the user typed."""
-    from leakscope.data import files
-
-    path = Path(data)
-    if path.suffix not in (".csv", ".gz", ".npz"):
-        if drop:
-            return {"name": data, "without": drop}
-        return {"name": data}
-    if label is None or secret is None:
-        raise click.UsageError(f"{data!r} is a file: say which column is the --label and which the --secret.")
-    kind = "npz" if path.suffix == ".npz" else "csv"
-    table: dict[str, Any] = {"name": kind, "path": str(path.resolve()), "sha256": files.sha256(path)}
-    if kind == "npz":
-        return table | {"y": label, "secrets": [secret, *([user] if user else [])]}
-    table |= {"label": label, "secrets": [secret]}
-    if drop:
-        table["drop"] = drop
-    if user:
-        table["user"] = user
-    return table
-
-
 def _trusting(trust: list[str]) -> None:
     """Let trusted modules be found in the folder the command is run in, by the workers too."""
     if trust:
         here = str(Path.cwd())
         sys.path.insert(0, here)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-
-
-def _defense(text: str) -> dict[str, Any]:
-    """The plan's table of ``Name:key=value,key=value``."""
-    import tomllib
-
-    name, _, settings = text.partition(":")
-    try:
-        return {"name": name, **tomllib.loads(settings.replace(",", "\n"))}
-    except tomllib.TOMLDecodeError:
-        raise click.UsageError(
-            f"--defense must be a name, or a name with settings such as Pruning:rate=0.99, got {text!r}."
-        ) from None
 
 
 if __name__ == "__main__":

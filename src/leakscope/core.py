@@ -18,6 +18,8 @@ from leakscope.dataset import Batch, Dataset
 Layers = Mapping[str, Tensor]  # parameter name -> (trials, *shape), in model order
 Params = Mapping[str, Tensor]  # parameter name -> shape
 Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean loss, as F.cross_entropy
+# ((records -> logits), records, labels, rng) -> what one training step descends
+Objective = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, torch.Generator], Tensor]
 Guess = Callable[["View"], Tensor]  # log evidence (rounds, t, m), scores (t,), or reconstructions
 
 
@@ -64,7 +66,8 @@ class Transcript:
     ``secrets`` (t,), ``guesses`` (t, m) posteriors or (t,) scores, ``prior`` (m,) the chances the
     secret was drawn with. ``rounds`` (r, t, m) is each round's log evidence, ``belief`` (m,) the
     prior the adversary used; ``blind`` (t, m) what the same adversary says from its side knowledge
-    alone, where it has any.
+    alone, where it has any. ``null`` (c,) are the scores of held-out trials in which nothing was to be
+    found, from which a threshold can be set.
     """
 
     secrets: Tensor
@@ -73,6 +76,13 @@ class Transcript:
     rounds: Tensor | None = None
     belief: Tensor | None = None
     blind: Tensor | None = None
+    null: Tensor | None = None
+
+    @staticmethod
+    def of_scores(secrets: Tensor, scores: Tensor, prior: Tensor) -> Transcript:
+        """One score a trial; the trials dealt with a secret of -1 are the null's."""
+        null = scores[secrets < 0] if bool((secrets < 0).any()) else None
+        return Transcript(secrets[secrets >= 0], scores[secrets >= 0], prior, null=null)
 
     @staticmethod
     def of_rounds(
@@ -117,6 +127,11 @@ class Estimate:
     level: float
     n: int
     method: str
+
+    def __str__(self) -> str:
+        """As people read it: ``AUROC 0.982 (0.975 to 0.988 at 95%, n = 2,000, bootstrap)``."""
+        interval = f"{self.low:.3f} to {self.high:.3f} at {100 * self.level:g}%"
+        return f"{self.name} {self.value:.3f} ({interval}, n = {self.n:,}, {self.method})"
 
 
 @runtime_checkable
@@ -183,8 +198,8 @@ class Knowledge:
 class Defense:
     """No defense: the null object. A defense overrides what it changes and never calls super().
 
-    In the order in which they act: ``model`` and ``loss`` change what is trained, ``weigh`` each
-    record's share in its batch's mean, ``release`` the mean itself.
+    In the order in which they act: ``model``, ``loss`` and ``objective`` change what is trained, ``weigh``
+    each record's share in its batch's mean, ``release`` the mean itself.
     """
 
     def model(self, model: nn.Module) -> nn.Module:
@@ -194,6 +209,11 @@ class Defense:
     def loss(self, loss: Loss) -> Loss:
         """The loss it is trained with."""
         return loss
+
+    def objective(self, loss: Loss) -> Objective | None:
+        """What a training step descends in place of the mean ``loss`` of its records, where that joins
+        them or draws at random; None: that mean."""
+        return None
 
     def weigh(self, squares: Mapping[str, Tensor]) -> Mapping[str, Tensor] | None:
         """Each record's weight (n,) in its batch's mean, layer by layer, from the squared norms (n,)

@@ -70,6 +70,13 @@ class Dataset:
         return found.hexdigest()[:16]
 
     @property
+    def hashes(self) -> list[str]:
+        """Each record's own: equal for records of equal input and label."""
+        flat = self.x.flatten(1).numpy()
+        pairs = zip(flat, self.y.numpy(), strict=True)
+        return [hashlib.sha256(row.tobytes() + label.tobytes()).hexdigest()[:16] for row, label in pairs]
+
+    @property
     def classes(self) -> int:
         """How many labels the task has: the named ones, or the largest code plus one."""
         return len(self.values.get(self.label, ())) or int(self.y.max()) + 1
@@ -109,6 +116,11 @@ class Dataset:
         private = {name: codes[rows] for name, codes in self.private.items()}
         return replace(self, x=self.x[rows], y=self.y[rows], private=private)
 
+    def distinct(self) -> Dataset:
+        """The records without repetitions, the first of equal ones kept."""
+        first = {key: i for i, key in reversed(list(enumerate(self.hashes)))}
+        return self.take(torch.tensor(sorted(first.values()), dtype=torch.long))
+
     def frequent(self, column: str, least: int) -> Dataset:
         """The records whose value of a private column has at least so many records."""
         codes = self.secret(column)
@@ -128,6 +140,11 @@ class Dataset:
                 columns.append(replace(column, start=start, stop=start + width))
                 start += width
         return replace(self, x=self.x[:, kept], columns=tuple(columns))
+
+    def standardised(self, by: Dataset) -> Dataset:
+        """These records scaled by the mean and standard deviation of others, dummies left alone."""
+        shift, scale = _statistics(by)
+        return replace(self, x=(self.x - shift) / scale)
 
     def split(
         self,
@@ -158,8 +175,7 @@ class Dataset:
                     f"label {self.label!r}; give more records or another label."
                 )
         if standardise:
-            shift, scale = _statistics(parts[0])
-            parts = [replace(part, x=(part.x - shift) / scale) for part in parts]
+            parts = [part.standardised(parts[0]) for part in parts]
         return parts[0], parts[1], parts[2]
 
 

@@ -15,37 +15,55 @@ from torch import nn
 from leakscope import data as sources
 from leakscope import judged
 from leakscope.channels import GradientChannel
-from leakscope.core import Defense, Estimate, Game, Knowledge, Transcript
+from leakscope.core import Defense, Estimate, Game, Knowledge, Params, Transcript
 from leakscope.dataset import Dataset
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import DataError
 from leakscope.games import Distribution, UserInference
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
+from leakscope.membership import RecordingAudit
+from leakscope.membership.simulated import audited
 from leakscope.models import build, parameters
-from leakscope.plan import FORMAT, Cell, architecture, audits, construct
+from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federated
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """What a cell and a seed play with: the split records, the game on the private ones and the
-    adversary's game on the public ones."""
+class Parts:
+    """The records of a cell and a seed, split."""
 
     records: Dataset
     train: Dataset
     test: Dataset
     public: Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Setting(Parts):
+    """What a cell and a seed play with: the split records, the game on the private ones and the
+    adversary's game on the public ones."""
+
     game: Game
     rehearsal: Game
 
 
+@dataclass(frozen=True, eq=False)
+class Victim:
+    """A model trained under its defense, and its parameters after every round."""
+
+    model: nn.Module
+    defense: Defense
+    history: tuple[Params, ...]
+
+
 def dataset(table: dict[str, Any]) -> Dataset:
     """The records a plan's ``data`` table names: a known name, ``csv`` or ``npz`` with a path; the
-    columns in ``without`` are taken out of the inputs."""
-    options = {key: value for key, value in table.items() if key not in ("name", "without", "sha256")}
+    columns in ``without`` are taken out of the inputs. ``by`` names the column whose values are split
+    in place of records, such as a patient's number; ``train`` and ``public`` then count people."""
+    options = {key: value for key, value in table.items() if key not in ("name", "without", "by", "sha256")}
     name = table["name"]
     if "sha256" in table and sources.files.sha256(table.get("path", "")) != table["sha256"]:
         raise DataError(f"{table.get('path')} has changed since the plan was written; audit it anew.")
@@ -58,15 +76,14 @@ def dataset(table: dict[str, Any]) -> Dataset:
     return records.without(*table["without"]) if table.get("without") else records
 
 
-def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
-    """Load and split the records and build the game on each part; nothing is trained yet."""
+def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
+    """By record, or, where the game is about people or the data says whose a record is, by person."""
     records = dataset(cell.data) if records is None else records
-    secret = cell.game.get("secret") or cell.game.get("column")
-    people = cell.game.get("user")
-    if people:  # only those who can give two batches are split (paper 000, 5.1.4)
-        playable = records.frequent(people, 2 * cell.game.get("batch", UserInference.batch))
-    else:
-        playable = records
+    game, playable = cell.game, records
+    if game.get("user"):  # only those who can give two batches are split (paper 000, 5.1.4)
+        playable = records.frequent(game["user"], 2 * game.get("batch", UserInference.batch))
+    people = game.get("user") or cell.data.get("by")
+    secret = game.get("secret") or game.get("column") or game.get("attribute")
     train, test, public = playable.split(
         seeded(seed, "split"),
         secret=None if people else secret,
@@ -74,74 +91,19 @@ def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: I
         train=cell.train,
         public=cell.public,
     )
-    game = construct(cell.game, "game", trusted=trusted, data=train)
-    return Setting(records, train, test, public, game, game.on(public))
+    return Parts(records, train, test, public)
 
 
-def run(
-    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
-) -> dict[str, Any]:
-    """The result of one cell with one seed."""
-    if audits(cell):
-        return _audit(cell, seed, records=records, trusted=trusted)
-    start = time.perf_counter()
-    setting = prepare(cell, seed, records=records, trusted=trusted)
+def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
+    """Load and split the records and build the game on each part; nothing is trained yet."""
+    parts = _split(cell, seed, records)
+    game = construct(cell.game, "game", trusted=trusted, data=parts.train)
+    return Setting(parts.records, parts.train, parts.test, parts.public, game, game.on(parts.public))
+
+
+def _victim(cell: Cell, seed: int, train: Dataset, trusted: Iterable[str]) -> Victim:
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
-    model = build(
-        architecture(cell.model, trusted=trusted), setting.train, seeded(seed, "model"), defense=defense
-    )
-    history = fit(
-        model,
-        setting.train,
-        rounds=cell.rounds,
-        rng=seeded(seed, "training"),
-        rate=cell.training.rate,
-        batch=cell.training.batch,
-        defense=defense,
-    )
-    channel = GradientChannel(model, tuple(history[i] for i in cell.observed), defense)
-    channel = channel.prepared(setting.rehearsal, seeded(seed, "defense"))
-    belief = channel if cell.adaptive else channel.undefended()
-    knowledge = Knowledge(setting.rehearsal, belief, cell.rehearsals, setting.game.chances)
-    attack = construct(cell.attack, "attack", trusted=trusted)
-    transcript = play(setting.game, channel, attack, knowledge, trials=cell.trials, rng=seeded(seed, "play"))
-    predicted = logits(model, history[-1], setting.test)
-    return {
-        "format": FORMAT,
-        "key": cell.key(seed),
-        "seed": seed,
-        "cell": cell.described,
-        "secret": _secret(setting),
-        **measure(transcript),
-        "bounds": judged.bounded(transcript, channel, setting.game.batch),
-        "guarantee": judged.guaranteed(
-            defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds
-        ),
-        "utility": {
-            "accuracy": asdict(accuracy(predicted, setting.test.y)),
-            "auroc": asdict(task_auroc(predicted, setting.test.y)),
-            "majority": majority(setting.test.y),
-        },
-        "data": _sizes(setting.train, setting.test, setting.public) | {"digest": setting.records.digest},
-        "model": {"name": cell.model["name"], "parameters": _size(model)},
-        "versions": versions(),
-        "seconds": round(time.perf_counter() - start, 2),
-    }
-
-
-def _audit(
-    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
-) -> dict[str, Any]:
-    """The result of an audit of DP-SGD's step at the model after the last round."""
-    start = time.perf_counter()
-    audit = construct(cell.game, "audit", trusted=trusted)
-    defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else None
-    assert isinstance(defense, DPSGD)  # checked with the plan
-    records = dataset(cell.data) if records is None else records
-    train, test, public = records.split(
-        seeded(seed, "split"), secret=audit.attribute, train=cell.train, public=cell.public
-    )
-    model = build(architecture(cell.model, trusted=trusted), train, seeded(seed, "model"))
+    model = build(architecture(cell.model, trusted=trusted), train, seeded(seed, "model"), defense=defense)
     history = fit(
         model,
         train,
@@ -151,19 +113,112 @@ def _audit(
         batch=cell.training.batch,
         defense=defense,
     )
-    crafted = audit.record(model, history[-1], train, clip=defense.clip, rng=seeded(seed, "canary"))
-    found = judged.played(audit, crafted, defense, trials=cell.trials, rng=seeded(seed, "play"))
+    return Victim(model, defense, history)
+
+
+def run(
+    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The result of one cell with one seed: of a game, or of an audit of DP-SGD's step or a federation."""
+    start = time.perf_counter()
+    if federated(cell):
+        return _federation(cell, seed, records, trusted) | {"seconds": round(time.perf_counter() - start, 2)}
+    parts = (
+        _split(cell, seed, records) if audits(cell) else prepare(cell, seed, records=records, trusted=trusted)
+    )
+    victim = _victim(cell, seed, parts.train, trusted)
+    if isinstance(parts, Setting):
+        found = _played(cell, seed, parts, victim, trusted)
+    else:
+        found = _audited(cell, seed, parts, victim, trusted)
     return {
         "format": FORMAT,
         "key": cell.key(seed),
         "seed": seed,
         "cell": cell.described,
-        "audit": found | {"values": list(train.value_names(audit.attribute))},
-        "data": _sizes(train, test, public) | {"digest": records.digest},
-        "model": {"name": cell.model["name"], "parameters": _size(model)},
+        **found,
+        "data": _sizes(parts) | {"digest": parts.records.digest},
+        "model": {"name": cell.model["name"], "parameters": _size(victim.model)},
         "versions": versions(),
         "seconds": round(time.perf_counter() - start, 2),
     }
+
+
+def _federation(cell: Cell, seed: int, records: Dataset | None, trusted: Iterable[str]) -> dict[str, Any]:
+    """What the updates of a federation, trained for it or recorded, tell about who was trained on."""
+    audit = construct(cell.game, "audit", trusted=trusted)
+    records = dataset(cell.data) if records is None else records
+    built = architecture(cell.model, trusted=trusted)
+    if isinstance(audit, RecordingAudit):
+        model = build(built, records, seeded(seed, "model"))
+        found = audit.run(model, records, trials=cell.trials, seed=seed)
+    else:
+        defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
+        found, model = audited(
+            audit,
+            built,
+            records,
+            rounds=cell.rounds,
+            observed=cell.observed,
+            defense=defense,
+            trials=cell.trials,
+            seed=seed,
+        )
+    return {
+        "format": FORMAT,
+        "key": cell.key(seed),
+        "seed": seed,
+        "cell": cell.described,
+        **found,
+        "data": {
+            "name": records.name,
+            "label": records.label,
+            "records": len(records),
+            "inputs": records.x[0].numel(),
+            "classes": records.classes,
+            "digest": records.digest,
+        },
+        "model": {"name": cell.model["name"], "parameters": _size(model)},
+        "versions": versions(),
+    }
+
+
+def _played(
+    cell: Cell, seed: int, setting: Setting, victim: Victim, trusted: Iterable[str]
+) -> dict[str, Any]:
+    """What the adversary learned from the observed rounds, beside what the model is worth."""
+    channel = GradientChannel(victim.model, tuple(victim.history[i] for i in cell.observed), victim.defense)
+    channel = channel.prepared(setting.rehearsal, seeded(seed, "defense"))
+    belief = channel if cell.adaptive else channel.undefended()
+    knowledge = Knowledge(setting.rehearsal, belief, cell.rehearsals, setting.game.chances)
+    attack = construct(cell.attack, "attack", trusted=trusted)
+    transcript = play(setting.game, channel, attack, knowledge, trials=cell.trials, rng=seeded(seed, "play"))
+    predicted = logits(victim.model, victim.history[-1], setting.test)
+    return {
+        "secret": _secret(setting),
+        **measure(transcript),
+        "bounds": judged.bounded(transcript, channel, setting.game.batch),
+        "guarantee": judged.guaranteed(
+            victim.defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds
+        ),
+        "utility": {
+            "accuracy": asdict(accuracy(predicted, setting.test.y)),
+            "auroc": asdict(task_auroc(predicted, setting.test.y)),
+            "majority": majority(setting.test.y),
+        },
+    }
+
+
+def _audited(cell: Cell, seed: int, parts: Parts, victim: Victim, trusted: Iterable[str]) -> dict[str, Any]:
+    """What DP-SGD's step at the model after the last round gives away about one attribute."""
+    audit = construct(cell.game, "audit", trusted=trusted)
+    defense = victim.defense
+    assert isinstance(defense, DPSGD)  # checked with the plan
+    crafted = audit.record(
+        victim.model, victim.history[-1], parts.train, clip=defense.clip, rng=seeded(seed, "canary")
+    )
+    found = judged.played(audit, crafted, defense, trials=cell.trials, rng=seeded(seed, "play"))
+    return {"audit": found | {"values": list(parts.train.value_names(audit.attribute))}}
 
 
 def measure(transcript: Transcript) -> dict[str, Any]:
@@ -206,7 +261,8 @@ def _secret(setting: Setting) -> dict[str, Any]:
     return {"kind": game.kind, "column": column, "values": values, "chances": chances, "batch": game.batch}
 
 
-def _sizes(train: Dataset, test: Dataset, public: Dataset) -> dict[str, Any]:
+def _sizes(parts: Parts) -> dict[str, Any]:
+    train, test, public = parts.train, parts.test, parts.public
     return {
         "name": train.name,
         "label": train.label,

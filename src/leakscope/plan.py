@@ -50,9 +50,9 @@ class Training(BaseModel):
 class Cell(BaseModel):
     """One experiment: a game on data, a victim, a defense, an adversary.
 
-    ``train`` and ``public`` count records (people for user inference); ``rounds`` are trained and
-    observed, unless ``observe`` names some of them, 1 being the first; ``rehearsals`` are the
-    adversary's simulated challenges; ``trials`` the real ones.
+    ``train`` and ``public`` count records (people for user inference, and where ``data.by`` names
+    them); ``rounds`` are trained and observed, unless ``observe`` names some of them, 1 being the first;
+    ``rehearsals`` are the adversary's simulated challenges; ``trials`` the real ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -161,7 +161,8 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
         raise PlanError(f"observe must name rounds 1 to {cell.rounds}, each once, got {list(seen)}.")
     if audits(cell):
         construct(cell.game, "audit", trusted=trusted)
-        if (cell.defense or {}).get("name") != "DPSGD" or not (cell.defense or {}).get("noise", 1):
+        mechanism = cell.defense or {}
+        if not federated(cell) and (mechanism.get("name") != "DPSGD" or not mechanism.get("noise", 1)):
             raise PlanError("the audit of an attribute needs the defense DPSGD with noise above 0.")
     else:
         _call(cell.game, ("game",), trusted, given={"data"})
@@ -176,6 +177,11 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
 def audits(cell: Cell) -> bool:
     """Whether the cell is an audit of a mechanism rather than a game about records."""
     return str(cell.game.get("name")) in roles("audit")
+
+
+def federated(cell: Cell) -> bool:
+    """Whether the cell is the audit of a federation."""
+    return str(cell.game.get("name")) in ("MembershipAudit", "RecordingAudit")
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
@@ -219,7 +225,16 @@ def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Ca
     return build
 
 
-PARTS = {"head": "head", "reduce": "reduction", "defense": "defense", "defenses": "defense"}  # by argument
+PARTS = {  # the role of a part, by the argument it is given as
+    "head": "head",
+    "reduce": "reduction",
+    "defense": "defense",
+    "defenses": "defense",
+    "upload": "defense",
+    "attacks": "attack",
+    "local": "training",
+    "backbone": "model",
+}
 
 
 def _call(

@@ -94,19 +94,29 @@ def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
     covers it, and all that is needed to run it again."""
     cells: dict[str, list[store.Result]] = {}
     for result in results:
-        if "estimates" in result or "audit" in result:
+        if {"estimates", "audit", "membership"} & set(result):
             cells.setdefault(result["cell"]["id"], []).append(result)
     return [_entry(runs, measure, quick) for runs in cells.values() for measure in _measures(runs[0])]
 
 
 def _measures(result: store.Result) -> tuple[str, ...]:
+    if "membership" in result:
+        attacks = result["membership"]["attacks"]
+        return ("accuracy", *(f"{a['attack']} {measure}" for a in attacks for measure in a["estimates"]))
     return MEASURES if "estimates" in result else EPSILONS
 
 
 def _estimate(result: store.Result, measure: str) -> Estimate:
-    """A measure of a game, or an epsilon an audit certified: its lower bound is the value then."""
+    """A measure of a game, of one attack on a federation ("Cosine auroc") or of its model, or an epsilon
+    an audit certified: its lower bound is the value then."""
     if "estimates" in result:
         return Estimate(**result["estimates"][measure])
+    if "membership" in result:
+        if measure == "accuracy":
+            return Estimate(**result["utility"]["accuracy"])
+        attack, _, name = measure.rpartition(" ")
+        found = next(a for a in result["membership"]["attacks"] if a["attack"] == attack)
+        return Estimate(**found["estimates"][name])
     found = Estimate(**result["audit"][measure.removeprefix("epsilon_")])
     return replace(found, value=found.low)
 
@@ -117,7 +127,8 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
-    mean = over_seeds(each, most=1.0 if measure in MEASURES else math.inf, raw=raw)
+    rate = measure.endswith(("auroc", "accuracy")) or "pr_at" in measure
+    mean = over_seeds(each, most=1.0 if rate or measure in MEASURES else math.inf, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
     theirs = cell["published"].get(measure)
@@ -157,9 +168,7 @@ def record(number: str, results: Sequence[store.Result], *, quick: bool) -> Path
     replaced = {(entry["cell"], entry["measure"]) for entry in fresh}
     kept = [entry for entry in present if (entry["cell"], entry["measure"]) not in replaced]
     order = [cell["id"] for cell in _document(number)["cell"]]
-    merged = sorted(
-        kept + fresh, key=lambda e: (order.index(e["cell"]), (*MEASURES, *EPSILONS).index(e["measure"]))
-    )
+    merged = sorted(kept + fresh, key=lambda e: order.index(e["cell"]))
     store.write(path, json.dumps(merged, indent=1) + "\n")
     return path
 
@@ -176,7 +185,7 @@ def rows(
     """Table rows: every published value with ours beside it; cells without one show their AUROC."""
     wanted, lines = set(figures), []
     for entry in found:
-        always = entry["measure"] in ("auroc", "epsilon_gaussian")
+        always = entry["measure"].endswith(("auroc", "epsilon_gaussian", "plr_at_1%"))
         shown = entry["published"] is not None or always or all_measures
         if not shown or (wanted and not wanted & set(entry["figure"])):
             continue

@@ -27,7 +27,7 @@ def play(
     view, secrets = game.deal(channel, trials, deal)
     said = guess(view)
     if said.dim() != 3:
-        return Transcript(secrets, said, game.chances)
+        return Transcript.of_scores(secrets, said, game.chances)
     blind = _blind(attack, knowledge, view, len(secrets), seed) if "known" in view.public else None
     return Transcript.of_rounds(secrets, said, game.chances, belief=knowledge.belief, blind=blind)
 

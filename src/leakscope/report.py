@@ -11,9 +11,10 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from leakscope import charts, store, svg
@@ -57,6 +58,12 @@ def certified(value: float) -> str:
     return significant(math.floor(value / unit + 1e-9) * unit)
 
 
+def promised(value: float) -> str:
+    """As `significant`, but never less than is allowed for."""
+    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1.0
+    return significant(math.ceil(value / unit - 1e-9) * unit)
+
+
 def small(value: float | None) -> str:
     """A small chance as people write it: 1e-5."""
     return "–" if value is None else re.sub(r"e-0*", "e-", f"{value:g}")
@@ -81,6 +88,22 @@ def either(values: Iterable[object]) -> str:
     return " or ".join(texts) if len(texts) < 3 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
+def too_few(section: Section, average: Average, fpr: float) -> tuple[int, int, int] | None:
+    """Where `tpr_at_fpr` had too few trials for a lower limit above 0: (parts its error is cut into, trials
+    without the secret that one needs, trials in all that hold so many on average).
+
+    Until (1 - fpr)^n falls below its part of the error, not even n trials without a false alarm show
+    that the threshold keeps to ``fpr``."""
+    chances = list(section.secret.get("chances") or [])
+    kinds = 1 if len(chances) == 2 else len(chances)
+    share = chances[0] if kinds == 1 else 1 - max(chances, default=1.0)  # of trials without the secret
+    if average.seeds > 1 or average.low > 0 or not share > 0:
+        return None
+    without = math.floor(math.log((1 - average.level) / 4 / kinds) / math.log1p(-fpr)) + 1
+    needed = math.ceil(without / share)
+    return (4 * kinds, without, needed) if average.n < needed else None
+
+
 @dataclass(frozen=True)
 class Task:
     """What a model is worth under one defense; several secrets may have been measured with it."""
@@ -101,7 +124,7 @@ def _tasks(found: Iterable[Secret]) -> list[Task]:
             name = str((row.section.runs[0].get("data") or {}).get("label", secret.data))
             key = stable([secret.data, name, row.defense, row.differs, [a.value for a in utility.values()]])
             task = tasks.get(key) or Task(name, row, _change(row.section, free if row.defense else None), ())
-            tasks[key] = replace(task, secrets=tuple(dict.fromkeys((*task.secrets, secret.column))))
+            tasks[key] = replace(task, secrets=tuple(dict.fromkeys((*task.secrets, secret.label))))
     return list(tasks.values())
 
 
@@ -118,14 +141,6 @@ def _drawn(found: Sequence[Secret]) -> set[int]:
     rest = sorted((row for secret in found for row in secret.rows), key=lambda row: row.section.worst_first)
     ordered = dict.fromkeys(row.number for row in (*first, *best, *rest) if row.section.estimates)
     return set(list(ordered)[:FIGURES])
-
-
-def _known(found: Iterable[Secret]) -> list[tuple[str, str]]:
-    """(secret, the columns the adversary knows the batch's means of)."""
-    games = [(secret.column, row.section.cell.get("game") or {}) for secret in found for row in secret.rows]
-    return list(
-        dict.fromkeys((column, ", ".join(game["known"])) for column, game in games if game.get("known"))
-    )
 
 
 def _frontier(secret: Secret, found: Frontier) -> tuple[Markup, list[int]]:
@@ -146,7 +161,7 @@ def _frontier(secret: Secret, found: Frontier) -> tuple[Markup, list[int]]:
         for a in [mark.advantage]
     ]
     axis = f"task {'accuracy' if found.measure == 'accuracy' else 'AUROC'}"
-    title = f"What each defense buys and costs, {secret.title}"
+    title = f"What each defense buys and costs, {secret.label}"
     chart, numbered = charts.frontier(
         marks, goal=SLIGHT, percent=found.measure == "accuracy", axis=axis, title=title
     )
@@ -221,14 +236,9 @@ def _marked(draw: Callable[..., str]) -> Callable[..., Markup]:
     return lambda *args, **kwargs: Markup(draw(*args, **kwargs))
 
 
-def render(results: Sequence[Json], *, plan: str, title: str) -> str:
-    """The page. All words from the data are escaped."""
-    found, audited = secrets(summarise(results)), attributes(audits_of(results))
-    rows = [row for secret in found for row in secret.rows]
-    measured = [row for row in rows if row.section.estimates]
-    runs = [run for row in measured for run in row.section.runs]
-    runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
-    lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
+@cache
+def _template() -> Template:
+    """The page's template, compiled once."""
     environment = Environment(
         loader=PackageLoader("leakscope"),
         autoescape=True,
@@ -237,9 +247,20 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
-    environment.filters.update(significant=significant, certified=certified, small=small)
+    environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
-    return environment.get_template("report.html").render(
+    return environment.get_template("report.html")
+
+
+def render(results: Sequence[Json], *, plan: str, title: str) -> str:
+    """The page. All words from the data are escaped."""
+    found, audited = secrets(summarise(results)), attributes(audits_of(results))
+    rows = [row for secret in found for row in secret.rows]
+    measured = [row for row in rows if row.section.estimates]
+    runs = [run for row in measured for run in row.section.runs]
+    runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
+    lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
+    return _template().render(
         title=title,
         plan=plan,
         secrets=found,
@@ -260,7 +281,6 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
             "prior": either(words(prior) for row in rows if (prior := row.section.cell.get("prior"))),
             "rehearsals": either(row.section.cell.get("rehearsals") for row in rows),
         },
-        known=_known(found),
         tasks=_tasks(found),
         frontiers=[frontier(secret) for secret in found],
         histograms=_shown(audited),
@@ -270,6 +290,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         versions=[words(table) for table in _distinct(run.get("versions") for run in runs)],
         seconds=round(sum(float(run.get("seconds") or 0) for run in runs)),
         spoken=spoken,
+        too_few=too_few,
         bins=_bins,
         icon=_marked(svg.severity),
         strip=_marked(svg.strip),

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from leakscope.plan import WORDS
-from leakscope.summary import SLIGHT, Audit, Average, Json, Section, stable
+from leakscope.summary import SLIGHT, Audit, Average, Json, Section, source, stable
 
 TOLD = (*WORDS, "defense", "adaptive")  # of a cell: what the page tells in other places, or not at all
 VICTIM = (*TOLD, "attack", "trials", "rehearsals")  # what may differ between attacks on one victim
@@ -30,6 +31,12 @@ class Row:
         return "aware" if self.section.informed else "unaware"
 
     @property
+    def people(self) -> str:
+        """The column by which the records were split, or none: then records were."""
+        cell = self.section.cell
+        return str((cell.get("game") or {}).get("user") or (cell.get("data") or {}).get("by") or "")
+
+    @property
     def label(self) -> str:
         parts = [
             self.defense or "no defense",
@@ -49,10 +56,30 @@ class Secret:
     data: str
     count: int  # of values, ranges or people
     rows: tuple[Row, ...]
+    shared: bool = False  # whether the page tells of other data too
 
     @property
     def title(self) -> str:
         return f"{self.column}, share of {self.value}" if self.kind == "distribution" else self.column
+
+    @property
+    def label(self) -> str:
+        """The title with what tells it from the others of its column."""
+        parts = [part for part in (self.kind, self.data if self.shared else "") if part]
+        return f"{self.title} ({', '.join(parts)})" if parts else self.title
+
+    @property
+    def odds(self) -> list[tuple[str, float]]:
+        """The chance of every value, range or person; empty where they are too many to list."""
+        told = self.worst.section.secret
+        names = ranges(self.count) if self.kind == "distribution" else list(told.get("values") or ())
+        return list(zip(names, told["chances"], strict=True)) if 0 < len(names) == self.count <= 12 else []
+
+    @property
+    def known(self) -> str:
+        """The columns of the batch that the adversary is told the means of, in any setting."""
+        games = [row.section.cell.get("game") or {} for row in self.rows]
+        return ", ".join(dict.fromkeys(str(name) for game in games for name in game.get("known") or ()))
 
     @property
     def worst(self) -> Row:
@@ -81,6 +108,12 @@ class Secret:
         return None
 
 
+def ranges(count: int) -> list[str]:
+    """The ranges of a share: none, and equal parts of what is above (`games.Distribution`)."""
+    edges = [f"{100 * i / (count - 1):.3g}" for i in range(count)] if count > 1 else []
+    return ["none", *(f"{low}–{high}%" for low, high in pairwise(edges))]
+
+
 def _victim(cell: Json) -> str:
     return stable({key: value for key, value in cell.items() if key not in VICTIM})
 
@@ -90,13 +123,14 @@ def secrets(sections: Iterable[Section]) -> list[Secret]:
     groups: dict[tuple[str, str, str, str], list[Section]] = {}
     for section in sorted(sections, key=lambda s: s.worst_first):  # the failed come last and join their kin
         cell, secret = section.cell, section.secret
-        game = cell.get("game") or {}
+        game, data = cell.get("game") or {}, cell.get("data") or {}
         column = secret.get("column") or game.get("secret") or game.get("column") or game.get("user") or "?"
-        found = str((cell.get("data") or {}).get("name", "data")), str(column), str(game.get("name", ""))
+        found = stable([data.get("name"), data.get("path")]), str(column), str(game.get("name", ""))
         kin = next((key for key in groups if key[:3] == found), (*found, ""))
         groups.setdefault((*found, str(secret["kind"])) if secret.get("kind") else kin, []).append(section)
     found_secrets, number = [], 0
-    for (data, column, _, kind), group in groups.items():
+    shared = len({data for data, *_ in groups}) > 1
+    for (_, column, _, kind), group in groups.items():
         differences = _differences([section.cell for section in group], TOLD)
         rows = [
             Row(number + i, section, words(section.cell.get("defense") or {}), differs)
@@ -110,7 +144,8 @@ def secrets(sections: Iterable[Section]) -> list[Secret]:
             or game.get("value")
             or (values[-1] if values and len(values) != count else column)
         )
-        found_secrets.append(Secret(kind, column, str(value), data, count, tuple(rows)))
+        data = source(group[0].cell)
+        found_secrets.append(Secret(kind, column, str(value), data, count, tuple(rows), shared))
     return found_secrets
 
 

@@ -86,10 +86,9 @@ def claim(folder: Path, text: str, digest: str) -> None:
         body = text.partition("\n")[2] if text.startswith(MARK) else text
         write(path, mark + body)
         return
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise StoreError(
-            f"folder {str(folder)!r} cannot be used: {error.strerror or error}; choose another folder with "
-            f"--output."
+            f"folder {str(folder)!r} cannot be used ({error}); choose another folder with --output."
         ) from None
     if not present.startswith(mark):
         raise StoreError(

@@ -4,38 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from statistics import stdev
+from pathlib import PurePath
 from typing import Any
 
-from scipy import stats
-
-from leakscope import svg
+from leakscope.averages import Average, Curve, Json, average, averages, finite, mean, mean_roc
 from leakscope.catalogue import roles
-from leakscope.core import Estimate
-from leakscope.measures.success import over_seeds, untruncated
 
-Json = Mapping[str, Any]
 SLIGHT, SEVERE = 0.1, 0.5  # where the words for severity change; stated on the page
 SEVERITIES = ("severe", "substantial", "ranking", "slight", "inconclusive", "none", "failed")  # worst first
 SEEN = ("single", "accumulated")  # one round alone, or all rounds so far
-
-
-@dataclass(frozen=True)
-class Average:
-    """One measure over seeds: ``n`` trials in each of ``seeds`` runs; ``std`` is None for one seed."""
-
-    value: float
-    low: float
-    high: float
-    level: float
-    n: int
-    seeds: int
-    std: float | None
-    method: str
 
 
 @dataclass(frozen=True)
@@ -59,11 +38,12 @@ class Section:
     estimates: Mapping[str, Average]
     guessing: float
     rounds: tuple[Mapping[str, Mapping[str, Average]], ...]
-    roc: tuple[tuple[float, float], ...]
+    roc: Curve
     utility: Mapping[str, Average]
     majority: float | None
     information: Average | None = None  # nats; may be negative
     bounds: Bounds | None = None  # None: none was sought
+    guarantee: Json | None = None  # the epsilon and delta that DP-SGD accounts for; the largest over seeds
 
     @property
     def severity(self) -> str:
@@ -101,26 +81,19 @@ class Section:
         found = [averages[seen][measure] for averages in self.rounds if measure in averages[seen]]
         return found if len(found) == len(self.rounds) else []
 
-    def curve(self, points: int) -> tuple[tuple[float, float], ...]:
-        """At most ``points`` of the ROC curve, even on the logarithmic axis, each as measured."""
-        rates = [fpr for fpr, _ in self.roc]
-        if len(rates) <= points:
-            return self.roc
-        targets = (svg.FLOOR ** (1 - i / (points - 1)) for i in range(points))
-        kept = {0, *(max(0, bisect_right(rates, target * (1 + 1e-9)) - 1) for target in targets)}
-        return tuple(self.roc[i] for i in sorted(kept))
-
 
 def summarise(results: Sequence[Json]) -> list[Section]:
     """One section per cell, averaged over seeds, in the order in which the cells first appear."""
-    return [_section(runs) for runs in _cells(result for result in results if not _audited(result))]
+    return [_section(runs) for runs in cells(results, "estimates")]
 
 
-def _cells(results: Iterable[Json]) -> list[list[Json]]:
-    """The results of each cell, by seed."""
+def cells(results: Iterable[Json], kind: str) -> list[list[Json]]:
+    """The results of each cell, by seed, of one kind: of games ("estimates"), of audits of an attribute
+    ("audit") or of audits of a federation ("membership")."""
     cells: dict[str, list[Json]] = {}
     for result in results:
-        cells.setdefault(stable(result["cell"]), []).append(result)
+        if _kind(result) == kind:
+            cells.setdefault(stable(result["cell"]), []).append(result)
     return [sorted(runs, key=lambda run: int(run["seed"])) for runs in cells.values()]
 
 
@@ -129,13 +102,20 @@ def stable(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
+def source(cell: Json) -> str:
+    """What the records are called: a known name, or that of the user's own file."""
+    data = cell.get("data") or {}
+    name = str(data.get("name", "data"))
+    return PurePath(str(data["path"])).name if name in ("csv", "npz") and data.get("path") else name
+
+
 def _section(results: Sequence[Json]) -> Section:
     failures = tuple((int(r["seed"]), str(r["error"])) for r in results if r.get("error"))
     runs = tuple(r for r in results if not r.get("error"))
     utilities = [run["utility"] for run in runs if run.get("utility")]
     majorities = [u["majority"] for u in utilities if u.get("majority") is not None]
     bases = [float(run["guessing"]) for run in runs if run.get("guessing") is not None]
-    estimates = _averages([run.get("estimates") or {} for run in runs], bases)
+    estimates = averages([run.get("estimates") or {} for run in runs], bases)
     if runs and not {"success", "advantage"} <= estimates.keys():  # no number is better than half of one
         failures += tuple((int(run["seed"]), "no finite success rate and advantage") for run in runs)
         runs, estimates = (), {}
@@ -146,59 +126,26 @@ def _section(results: Sequence[Json]) -> Section:
         runs=runs,
         failures=failures,
         estimates=estimates,
-        guessing=_mean([float(run["guessing"]) for run in runs]),
+        guessing=mean([float(run["guessing"]) for run in runs]),
         rounds=tuple(
-            {seen: _averages([run["rounds"][i].get(seen, {}) for run in runs], bases) for seen in SEEN}
+            {seen: averages([run["rounds"][i].get(seen, {}) for run in runs], bases) for seen in SEEN}
             for i in range(observed)
         ),
-        roc=_mean_roc([run["roc"] for run in runs if run.get("roc")]),
-        utility=_averages([{k: v for k, v in u.items() if k != "majority"} for u in utilities]),
-        majority=_mean(majorities) if majorities else None,
+        roc=mean_roc([run["roc"] for run in runs if run.get("roc")]),
+        utility=averages([{k: v for k, v in u.items() if k != "majority"} for u in utilities]),
+        majority=mean(majorities) if majorities else None,
         information=_information([run.get("bounds") or {} for run in runs]),
         bounds=_bounds([run["bounds"] or {} for run in runs if "bounds" in run], len(runs)),
+        guarantee=_guarantee([run.get("guarantee") for run in runs]),
     )
 
 
-def _averages(runs: Sequence[Json], bases: Sequence[float] = ()) -> dict[str, Average]:
-    """Every measure that all runs have in finite numbers; the advantage is averaged before it is cut at
-    zero, from the success rates and what guessing achieved."""
-    names = [name for name in (runs[0] if runs else ()) if all(_finite(run.get(name)) for run in runs)]
-    averages = {name: _average([run[name] for run in runs]) for name in names}
-    if "advantage" in averages and "success" in averages and len(bases) == len(runs):
-        raw = [untruncated(run["success"]["value"], base) for run, base in zip(runs, bases, strict=True)]
-        averages["advantage"] = _average([run["advantage"] for run in runs], raw)
-    return averages
-
-
-def _finite(estimate: Json | None) -> bool:
-    limits = [estimate.get(key) for key in ("value", "low", "high")] if estimate else [None]
-    return all(limit is not None and math.isfinite(limit) for limit in limits)
-
-
-def _average(estimates: Sequence[Json], raw: Sequence[float] | None = None) -> Average:
-    """The mean over seeds; the spread that its interval comes from is kept beside it."""
-    mean = over_seeds([Estimate(**estimate) for estimate in estimates], raw=raw)
-    values = [float(estimate["value"]) for estimate in estimates] if raw is None else list(raw)
-    std = stdev(values) if len(values) > 1 else None
-    return Average(mean.value, mean.low, mean.high, mean.level, mean.n, len(values), std, mean.method)
-
-
 def _information(bounds: Sequence[Json]) -> Average | None:
-    """As `over_seeds`, but free to leave 0 to 1: information is in nats, and may be found negative."""
-    found = [table["information"] for table in bounds if _finite(table.get("information"))]
+    """Free to leave 0 to 1: information is in nats, and may be found negative."""
+    found = [table["information"] for table in bounds if finite(table.get("information"))]
     if not found or len(found) < len(bounds):
         return None
-    values, first = [float(estimate["value"]) for estimate in found], found[0]
-    level, n, seeds = float(first.get("level", 0.95)), int(first.get("n", 0)), len(found)
-    if seeds == 1:
-        method = str(first.get("method", ""))
-        return Average(values[0], first["low"], first["high"], level, n, 1, None, method)
-    mean, std = _mean(values), stdev(values)
-    if std < 1e-12:
-        low, high = min(e["low"] for e in found), max(e["high"] for e in found)
-        return Average(mean, low, high, level, n, seeds, std, f"widest of {seeds} seeds, all equal")
-    half = float(stats.t.ppf((1 + level) / 2, seeds - 1)) * std / math.sqrt(seeds)
-    return Average(mean, mean - half, mean + half, level, n, seeds, std, f"Student's t over {seeds} seeds")
+    return average(found, least=-math.inf, most=math.inf)
 
 
 def _bounds(tables: Sequence[Json], seeds: int) -> Bounds | None:
@@ -216,6 +163,13 @@ def _bounds(tables: Sequence[Json], seeds: int) -> Bounds | None:
         information=weakest("information_bound"),
         method="; ".join(methods),
     )
+
+
+def _guarantee(found: Sequence[Json | None]) -> Json | None:
+    tables = [table for table in found if table]
+    if not tables or len(tables) < len(found):
+        return None
+    return {name: max(float(table[name]) for table in tables) for name in ("delta", "step", "run")}
 
 
 def _number(value: object) -> bool:
@@ -265,7 +219,7 @@ class Audit:
 
     @property
     def data(self) -> str:
-        return str((self.cell.get("data") or {}).get("name", "data"))
+        return source(self.cell)
 
     @property
     def record(self) -> str:
@@ -296,7 +250,7 @@ class Audit:
 def audits(results: Sequence[Json]) -> list[Audit]:
     """One audit per cell and per kind of record, clip and noise in it."""
     found = []
-    for runs in _cells(result for result in results if _audited(result)):
+    for runs in cells(results, "audit"):
         failures = tuple(
             (int(r["seed"]), str(r.get("error", "no audit"))) for r in runs if not r.get("audit")
         )
@@ -312,27 +266,12 @@ def audits(results: Sequence[Json]) -> list[Audit]:
     return found
 
 
-def _audited(result: Json) -> bool:
-    """Whether a result is of an audit, or would have been had it not failed."""
-    if result.get("audit") or result.get("estimates"):
-        return bool(result.get("audit"))
-    return (result["cell"].get("game") or {}).get("name") in roles("audit")
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
-
-
-def _mean_roc(curves: Sequence[Sequence[Sequence[float]]]) -> tuple[tuple[float, float], ...]:
-    """The hits reached within each rate of false alarms, averaged over seeds; no interpolation."""
-    steps: list[tuple[list[float], list[float]]] = []
-    for curve in curves:
-        best = dict(sorted((float(fpr), float(tpr)) for fpr, tpr in curve))  # the last, highest hit stays
-        steps.append((list(best), list(accumulate(best.values(), max))))
-    grid = sorted({rate for rates, _ in steps for rate in rates})
-    grid = grid[max(0, bisect_right(grid, 0.001) - 1) :]  # left of 0.1% one point is enough
-    reached = [
-        [hits[bisect_right(rates, rate) - 1] if rate >= rates[0] else 0.0 for rates, hits in steps]
-        for rate in grid
-    ]
-    return tuple((float(rate), _mean(values)) for rate, values in zip(grid, reached, strict=True))
+def _kind(result: Json) -> str:
+    """What a result is of, or would have been had it not failed."""
+    for kind in ("membership", "audit", "estimates"):
+        if result.get(kind):
+            return kind
+    entry = roles("audit").get(str((result["cell"].get("game") or {}).get("name")))
+    if entry is None:
+        return "estimates"
+    return "membership" if entry.module == "leakscope.membership" else "audit"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,7 +15,19 @@ if TYPE_CHECKING:
 
     from leakscope.plan import Cell, Plan
     from leakscope.store import Result
-    from leakscope.tuning import Risk
+    from leakscope.tuning import Point, Risk
+
+
+def catalogued() -> None:
+    """Everything that plans can name."""
+    from leakscope.catalogue import DATA, roles
+
+    for title, role in [
+        ("Games", "game"), ("Attacks", "attack"), ("Heads", "head"), ("Reductions", "reduction"),
+        ("Defenses", "defense"), ("Models", "model"), ("Measures", "measure"),
+    ]:  # fmt: skip
+        listed(title, {name: entry.line for name, entry in roles(role).items()})
+    listed("Data", DATA)
 
 
 def listed(title: str, lines: dict[str, str]) -> None:
@@ -37,88 +50,190 @@ def tabled(header: list[str], rows: list[list[str]]) -> None:
 
 
 def progress() -> Progress:
-    """A bar with the time spent and left, on standard error."""
+    """A bar with the time spent and left, on standard error; where that is no terminal, lines only."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)
     words = TextColumn("{task.description}")
     columns = words, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=not console.is_terminal)
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
+def _say(bar: Progress, words: str) -> None:
+    bar.console.print(f"  {words}", highlight=False, markup=False)
 
 
 def swept(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
     """Run a plan under a progress bar."""
-    from leakscope import sweep
+    from leakscope import store, sweep
 
+    keys = {cell.key(seed) for cell in plan.cell for seed in plan.seeds}
     with progress() as bar:
         task = bar.add_task("checking the plan", total=None)
         digests = sweep.check(plan, trusted=trust)
-        bar.update(task, description=f"{len(plan.cell) * len(plan.seeds)} cells")
+        store.claim(folder, text, plan.digest)
+        kept = sum("error" not in result for key in keys if (result := store.load(folder, key)) is not None)
+        if kept:
+            _say(bar, f"{kept} of {len(keys)} cells kept from before")
+        bar.update(task, description=f"{len(keys)} cells")
 
         def step(finished: sweep.Step) -> None:
             words = f"{finished.cell.id or finished.cell.game['name']}, seed {finished.seed}"
-            bar.console.print(f"  {words}: {headline(finished.result)}", highlight=False, markup=False)
+            _say(bar, f"{words}: {headline(finished.result)}")
             bar.update(task, completed=finished.done, total=finished.total)
 
         return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step, digests=digests)
 
 
+def audited(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+    """Run the plan of an audit, then say what was found."""
+    import tomli_w
+
+    from leakscope.plan import from_document
+
+    plan = from_document(document, trusted=trust, where="the audit")
+    reported(plan, tomli_w.dumps(document), folder, jobs=jobs, trust=trust)
+
+
 def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+    """Run a plan and write its report."""
     from leakscope import report as reports
 
     results = swept(plan, text, folder, jobs=jobs, trust=trust)
     typer.echo(f"Report: {reports.write(folder)}")
-    measured = [result["utility"] for result in results if "utility" in result]
-    idle = sum(utility["accuracy"]["low"] <= utility["majority"] for utility in measured)
-    if idle:
-        typer.echo(
-            f"Note: in {idle} of {len(measured)} cells the model is not clearly better than always saying "
-            f"the most frequent label; with more --rounds or a higher --rate it would have learned more."
-        )
+    for note in notes(plan, results):
+        typer.echo(f"Note: {note}")
     failed = sum("error" in result for result in results)
     if failed:
         raise LeakscopeError(f"{failed} of {len(results)} cells failed; the report says why.")
 
 
-def tuned(cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | None, trust: list[str]) -> None:
-    """Search under a progress bar, then say what was found."""
-    from leakscope import report as reports
-    from leakscope import tuning
+def notes(plan: Plan, results: Sequence[Result]) -> Iterator[str]:
+    """What is easily overlooked about a plan's results."""
+    from leakscope.plan import audits
 
-    points = []
-    with progress() as bar:
-        task = bar.add_task("no defense", total=len(tuning.FAMILIES) + 1)
-        done: set[str] = set()
-        for point in tuning.search(cell, risk, folder, halvings=halvings, jobs=jobs, trusted=trust):
-            points.append(point)
-            done.add(point.family)
-            bar.update(task, completed=len(done), description=f"{len(points)} settings")
+    measured = [result["utility"] for result in results if "utility" in result]
+    idle = sum(utility["accuracy"]["low"] <= utility["majority"] for utility in measured)
+    if idle:
+        yield (
+            f"in {idle} of {len(measured)} cells the model is not clearly better than always saying the most "
+            f"frequent label; with more --rounds or a higher --rate it would have learned more."
+        )
+    told = {cell.game["name"] for cell in plan.cell if cell.game.get("known")}
+    games = dict.fromkeys(cell.game["name"] for cell in plan.cell if not audits(cell))
+    untold = [name for name in games if name not in told]
+    if told and untold:
+        yield (
+            f"--known does not reach {' and '.join(untold)}: there the adversary is told no column of the "
+            f"batch, and guessing knows none."
+        )
+
+
+def compared(
+    number: str, *, only: list[str], quick: bool, record: bool, output: Path | None, jobs: int | None
+) -> None:
+    """Run a paper's cells and print our numbers beside its own."""
+    from leakscope import published
+
+    plan, text, missing = published.plan(number, only=only, quick=quick)
+    if missing:
+        typer.echo(f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}.", err=True)
+    folder = output or Path("papers-results") / f"{number}-{plan.digest}"
+    results = swept(plan, text, folder, jobs=jobs, trust=[])
+    tabled(published.HEADER, published.rows(published.entries(results, quick=quick)))
+    if record:
+        typer.echo(f"Recorded: {published.record(number, results, quick=quick)}")
+
+
+def recorded(folder: Path, *, check: bool) -> None:
+    """What a federation recorded, and whether all of it can be read."""
+    from leakscope.recording import Recording
+
+    found = Recording(folder)
+    typer.echo(found.describe())
+    if check:
+        found.complete()
+        typer.echo("Complete: every file is whole and finite.")
+
+
+def tuned(
+    document: dict[str, Any],
+    risk: Risk,
+    folder: Path,
+    *,
+    halvings: int,
+    jobs: int | None,
+    trust: list[str],
+) -> None:
+    """Search a defense for the property of an audit's plan, then say what was found."""
+    import tomli_w
+
+    from leakscope import report as reports
+    from leakscope import store, sweep, tuning
+    from leakscope.plan import from_document
+
+    document = document | {"cell": [cell for cell in document["cell"] if cell["id"] == "property"]}
+    plan = from_document(document, trusted=trust, where="the search")
+    sweep.check(plan, trusted=trust)
+    store.claim(folder, tomli_w.dumps(document), plan.digest)
+    points = _searched(plan.cell[0], risk, folder, halvings=halvings, jobs=jobs, trust=trust)
     utility = points[0].results[0]["utility"]
     if utility["accuracy"]["low"] <= utility["majority"]:
         typer.echo(
             "Note: the undefended model is not clearly better than always saying the most frequent label, so "
             "a defense costs it nothing; raise --rounds or --rate."
         )
-    rows = []
-    for point in points:
-        words = ", ".join(f"{key} {value:g}" for key, value in point.defense.items() if key != "name")
-        measured = f"{point.advantage:.3f} (up to {point.high:.3f})" if not point.error else point.error
-        meets = "yes" if point.meets(risk) else ""
-        rows.append([point.family, words, measured, f"{100 * point.loss:+.1f} points", meets])
+    families = ["none", *(family.name for family in tuning.FAMILIES)]
+    points.sort(key=lambda point: families.index(point.family))
+    rows = [
+        [point.family, _strength(point), _gained(point), _lost(point), "yes" if point.meets(risk) else ""]
+        for point in points
+    ]
     tabled(["defense", "strength", "advantage", "accuracy lost", "meets both"], rows)
     best = tuning.cheapest(points, risk)
     wish = f"an advantage of at most {risk.advantage:g} and a loss of at most {100 * risk.loss:g} points"
     if best is None:
         typer.echo(f"No setting tried meets {wish}; accept more of either, or release less.")
     else:
-        words = ", ".join(f"{key}={value:g}" for key, value in best.defense.items() if key != "name")
-        again = tuning.confirmed(best, cell, folder, trusted=trust)
+        again = tuning.confirmed(best, plan.cell[0], folder, trusted=trust)
         typer.echo(
-            f"Cheapest for {wish}: {best.family}({words}). On a victim the choice did not see: advantage "
-            f"{again.advantage:.3f} (up to {again.high:.3f}), {100 * again.loss:+.1f} points of accuracy."
+            f"Cheapest for {wish}: {best.family}({_strength(best, '=')}). On a victim the choice did not "
+            f"see: advantage {_gained(again)}, accuracy lost {_lost(again)}."
         )
     typer.echo(f"Report: {reports.write(folder)}")
+
+
+def _searched(
+    cell: Cell, risk: Risk, folder: Path, *, halvings: int, jobs: int | None, trust: list[str]
+) -> list[Point]:
+    """Every setting that was tried, told as soon as it is measured."""
+    from leakscope import store, tuning
+
+    points: list[Point] = []
+    with progress() as bar:
+        if kept := len(store.results(folder)):
+            _say(bar, f"{kept} results kept from before")
+        task = bar.add_task("no defense", total=1 + len(tuning.FAMILIES) * (1 + halvings))  # at most
+        for point in tuning.search(cell, risk, folder, halvings=halvings, jobs=jobs, trusted=trust):
+            points.append(point)
+            setting = f"{point.family} {_strength(point)}".strip() if point.defense else "no defense"
+            _say(bar, f"{setting}: advantage {_gained(point)}, accuracy lost {_lost(point)}")
+            bar.update(task, completed=len(points), description=f"{len(points)} settings")
+        bar.update(task, total=len(points))
+    return points
+
+
+def _strength(point: Point, sign: str = " ") -> str:
+    return ", ".join(f"{key}{sign}{value:g}" for key, value in point.defense.items() if key != "name")
+
+
+def _gained(point: Point) -> str:
+    return point.error or f"{point.advantage:.3f} (up to {point.high:.3f})"
+
+
+def _lost(point: Point) -> str:
+    return f"{100 * point.loss:+.1f} points"
 
 
 def headline(result: Result) -> str:
@@ -131,5 +246,16 @@ def headline(result: Result) -> str:
             f"epsilon at least {audit['any']['low']:.2f} whatever the mechanism, "
             f"{audit['gaussian']['low']:.2f} as it is Gaussian (promised: at most {audit['exact']:.2f})"
         )
+    if "membership" in result:
+        return "; ".join(
+            f"{found['attack']} finds {found['estimates']['tpr_at_1%']['value']:.0%} of members at 1% false "
+            f"alarms"
+            for found in result["membership"]["attacks"]
+        )
     success, base = result["estimates"]["success"], result["guessing"]
-    return f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
+    words = f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
+    if promise := result.get("guarantee"):
+        from leakscope.report import promised, small
+
+        words += f"; by its own accounting ({promised(promise['run'])}, {small(promise['delta'])})-DP"
+    return words

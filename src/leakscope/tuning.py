@@ -96,10 +96,11 @@ def search(
     jobs: int | None = None,
     trusted: Sequence[str] = (),
 ) -> Iterator[Point]:
-    """The undefended point, then every setting tried, family by family as they finish.
+    """The undefended point, then every setting as soon as it is measured.
 
     A family's strongest setting is tried first: if even that does not meet the wanted advantage, none
-    does. Otherwise the weakest that does is found by bisection; privacy grows with strength.
+    does. Otherwise the weakest that does is found by bisection; privacy grows with strength. All
+    families are searched at once, a setting of each at a time.
     """
     require(halvings >= 1, "tune.halvings", "at least 1", halvings)
     free = _point("none", None, cell, seed, folder, (), 0.0, tuple(trusted))
@@ -107,13 +108,35 @@ def search(
         raise LeakscopeError(f"the undefended model cannot be measured: {free.error}")
     yield free
     accuracy = _accuracy(free.results)
-    jobs = min(jobs or sweep.cores(), len(families))
-    calls = (
-        delayed(_bisect)(family, cell, risk, seed, folder, accuracy, halvings, tuple(trusted))
-        for family in families
-    )
-    for points in Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1)(calls):
-        yield from points
+    highs: dict[str, list[float]] = {family.name: [] for family in families}
+    while True:
+        shares = [(family, _next(family, highs[family.name], risk, halvings)) for family in families]
+        calls = [
+            delayed(_point)(
+                family.name, family.at(share), cell, seed, folder, family.attacks, accuracy, tuple(trusted)
+            )
+            for family, share in shares
+            if share is not None
+        ]
+        if not calls:
+            return
+        workers = min(jobs or sweep.cores(), len(calls))
+        for point in Parallel(n_jobs=workers, return_as="generator_unordered", batch_size=1)(calls):
+            highs[point.family].append(point.high)
+            yield point
+
+
+def _next(family: Family, highs: Sequence[float], risk: Risk, halvings: int) -> float | None:
+    """Which share of the way to the strongest to try after settings that let ``highs`` through."""
+    if not highs:
+        return 1.0
+    if highs[0] > risk.advantage or family.weakest == family.strongest or len(highs) > halvings:
+        return None
+    weak, strong = 0.0, 1.0
+    for high in highs[1:]:
+        middle = (weak + strong) / 2
+        weak, strong = (weak, middle) if high <= risk.advantage else (middle, strong)
+    return (weak + strong) / 2
 
 
 def confirmed(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: Sequence[str] = ()) -> Point:
@@ -129,30 +152,6 @@ def cheapest(points: Sequence[Point], risk: Risk) -> Point | None:
     """Of the settings that meet the risk, the one that costs least accuracy."""
     meeting = [point for point in points if point.family != "none" and point.meets(risk)]
     return min(meeting, key=lambda point: (point.loss, -point.high), default=None)  # of equals the weakest
-
-
-def _bisect(
-    family: Family,
-    cell: Cell,
-    risk: Risk,
-    seed: int,
-    folder: Path,
-    accuracy: float,
-    halvings: int,
-    trusted: tuple[str, ...],
-) -> list[Point]:
-    def tried(share: float) -> Point:
-        return _point(family.name, family.at(share), cell, seed, folder, family.attacks, accuracy, trusted)
-
-    points = [tried(1.0)]
-    if points[0].high > risk.advantage or family.weakest == family.strongest:
-        return points
-    weak, strong = 0.0, 1.0
-    for _ in range(halvings):
-        middle = (weak + strong) / 2
-        points.append(tried(middle))
-        weak, strong = (weak, middle) if points[-1].high <= risk.advantage else (middle, strong)
-    return points
 
 
 def _point(

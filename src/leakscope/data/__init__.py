@@ -9,9 +9,12 @@ from types import MappingProxyType
 
 from leakscope.data.adult import adult, uci_adult
 from leakscope.data.arrays import digits, from_npz, health
+from leakscope.data.binary import location30, purchase100, purchase_like, texas100, texas_like
+from leakscope.data.cifar import cifar10, cifar100
 from leakscope.data.files import FOLDER
 from leakscope.data.gaussian import synthetic, synthetic_bayes
-from leakscope.data.images import celeba, celeba_folder, utkface, utkface_folder
+from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
+from leakscope.data.medical import covid, medical_mnist, pneumonia
 from leakscope.data.speech import cremad, cremad_folder
 from leakscope.data.tabular import from_csv
 from leakscope.dataset import Dataset
@@ -33,6 +36,17 @@ LOADERS: Mapping[str, Callable[..., Dataset]] = MappingProxyType(  # what each i
         "celeba-folder": celeba_folder,
         "utkface-folder": utkface_folder,
         "cremad-folder": cremad_folder,
+        "image-folder": image_folder,
+        "cifar10": cifar10,
+        "cifar100": cifar100,
+        "medical-mnist": medical_mnist,
+        "pneumonia": pneumonia,
+        "covid": covid,
+        "location30": location30,
+        "purchase100": purchase100,
+        "texas100": texas100,
+        "purchase-like": purchase_like,
+        "texas-like": texas_like,
     }
 )
 

@@ -33,17 +33,17 @@ def from_npz(
     if y in secrets:
         raise DataError(f"array {y!r} must be the label or a secret, and both name it; choose one.")
     found = arrays(path, (x, y, *secrets), memory=memory)
-    records = _records(found[x], f"array {x!r} of {path}")
+    rows = records(found[x], f"array {x!r} of {path}")
     marked = {}
     for column in (y, *secrets):
         marked[column] = _marks(found[column], found.get(f"{column}_names"), f"array {column!r} of {path}")
-        if len(found[column]) != len(records):
+        if len(found[column]) != len(rows):
             raise DataError(
                 f"array {column!r} of {path} must have one value per record, and it has "
-                f"{len(found[column])} where {x!r} has {len(records)}; write it again."
+                f"{len(found[column])} where {x!r} has {len(rows)}; write it again."
             )
     return Dataset(
-        records,
+        rows,
         marked[y][0],
         {secret: marked[secret][0] for secret in secrets},
         name=name or path.stem,
@@ -52,7 +52,8 @@ def from_npz(
     )
 
 
-def _records(x: Array, where: str) -> Tensor:
+def records(x: Array, where: str) -> Tensor:
+    """Numbers as floats; bytes of shape (n, height, width[, channels]) as images from 0 to 1."""
     if x.dtype.kind not in "buif" or x.ndim < 2 or not x.size:
         raise DataError(
             f"{where} must hold numbers, one row per record, and it holds {x.dtype} of shape {x.shape}; "
@@ -67,13 +68,13 @@ def _records(x: Array, where: str) -> Tensor:
             return pixels(np.moveaxis(x, 1, -1))
         raise DataError(f"{where} must have 1, 3 or 4 channels, and its shape is {x.shape}; put them last.")
     with np.errstate(over="ignore"):
-        records = x.astype(np.float32)
-    if bad := int((~np.isfinite(records)).reshape(len(records), -1).any(1).sum()):
+        rows = x.astype(np.float32)
+    if bad := int((~np.isfinite(rows)).reshape(len(rows), -1).any(1).sum()):
         raise DataError(
             f"{where} must be finite, and {bad} of {len(x)} records hold NaN or infinite numbers; "
             f"fill or remove them."
         )
-    return torch.from_numpy(records)
+    return torch.from_numpy(rows)
 
 
 def _marks(values: Array, names: Array | None, where: str) -> tuple[Tensor, tuple[str, ...]]:

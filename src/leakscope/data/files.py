@@ -110,19 +110,23 @@ def listed(names: str | Iterable[str]) -> tuple[str, ...]:
 def absent(name: str, known: Sequence[str], *, where: str, kind: str = "column") -> DataError:
     """The refusal of a name that is not among those ``known``."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-    first = ", ".join(repr(one) for one in known[:8]) + (", ..." if len(known) > 8 else "")
+    first = ", ".join(repr(one) for one in known[:40]) + (", ..." if len(known) > 40 else "")
     meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
     return DataError(f"{where} has no {kind} {name!r}{meant}; it has {first or 'none'}.")
 
 
-def arrays(path: Path, wanted: Sequence[str], *, memory: float | None = None) -> dict[str, Array]:
-    """The ``wanted`` arrays of an npz file, and every ``..._names`` array beside them; never unpickled."""
-    path = as_file(path)
+def sizes_of(path: Path) -> dict[str, int]:
+    """The names of the arrays in an npz file, and their bytes."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {member.filename.removesuffix(".npy"): member.file_size for member in archive.infolist()}
+        with zipfile.ZipFile(as_file(path)) as archive:
+            return {member.filename.removesuffix(".npy"): member.file_size for member in archive.infolist()}
     except _BROKEN as error:
         raise DataError(f"{path} is not an npz file that can be read ({error}); write it again.") from error
+
+
+def arrays(path: Path, wanted: Sequence[str], *, memory: float | None = None) -> dict[str, Array]:
+    """The ``wanted`` arrays of an npz file, and every ``..._names`` array beside them; never unpickled."""
+    sizes = sizes_of(path)
     for name in wanted:
         if name not in sizes:
             raise absent(name, list(sizes), where=str(path), kind="array")
@@ -156,6 +160,30 @@ def coded(
         )
     words = tuple(str(kind) if names is None else str(names[int(kind)]) for kind in kinds)
     return torch.from_numpy(codes.reshape(-1).astype(np.int64)), words
+
+
+def labels(values: Array, names: Sequence[str], *, where: str, first: int = 0) -> Tensor:
+    """The codes of a task whose classes are all known, whether they occur or not, counted from 0."""
+    codes = values.reshape(-1)
+    last = first + len(names) - 1
+    if not len(codes) or codes.dtype.kind not in "bui":
+        found = f"they are {codes.dtype}" if len(codes) else "there are none"
+    elif codes.min() < first or codes.max() > last:
+        found = f"they go from {codes.min()} to {codes.max()}"
+    else:
+        return torch.from_numpy(codes.astype(np.int64) - first)
+    raise DataError(
+        f"{where} must be integers from {first} to {last}, one for each class, and {found}; fetch or write "
+        f"the file again."
+    )
+
+
+def stacked(parts: Sequence[Array], *, where: str) -> Array:
+    """The parts of a set, one below the other."""
+    shapes = {part.shape[1:] for part in parts}
+    if len(shapes) > 1:
+        raise DataError(f"{where} must hold records of one shape, and theirs are {shapes}; write it again.")
+    return np.concatenate(parts)
 
 
 def pixels(images: Array) -> Tensor:

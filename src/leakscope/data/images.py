@@ -1,4 +1,4 @@
-"""Faces: CelebA and UTKFace, from compact npz files or from the folders as they were published."""
+"""Faces, CelebA and UTKFace, from npz files or as they were published; and any folder of images."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+import torch
 from PIL import Image
 from torch import Tensor
 
-from leakscope.data.files import Array, arrays, as_folder, coded, located, pixels
+from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, located, pixels
 from leakscope.dataset import Dataset
 from leakscope.errors import DataError, require
 
@@ -22,6 +23,7 @@ FIRST = ("High_Cheekbones", "Male")  # the attributes the papers infer
 AGES = ("0-30", "31-60", "61+")  # paper 000, section 5.1.1
 GENDERS = ("male", "female")
 ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _UTK = re.compile(r"(\d{1,3})_([01])_([0-4])_\d+\.jpg(\.chip\.jpg)?", re.IGNORECASE)
 T = TypeVar("T")
 
@@ -137,6 +139,38 @@ def _utkface(images: Tensor, age: Array, gender: Array, ethnicity: Array) -> Dat
     )
 
 
+def image_folder(
+    *, path: str | Path | None = None, size: int = 64, channels: int = 3, limit: int | None = None
+) -> Dataset:
+    """A folder per class with its images, at any depth: the class is the folder's name, nothing is private.
+
+    Whole images are resized to ``size`` x ``size`` by Lanczos, to 3 colours or 1 grey channel; files with
+    other endings than those of images are left out; ``limit`` images at most, evenly spaced.
+    """
+    require(channels in (1, 3), "channels", "1 for grey or 3 for colours", channels)
+    folder = as_folder(located("image-folder", path, "image-folder"))
+    names = tuple(sorted(item.name for item in folder.iterdir() if item.is_dir() and item.name[0] != "."))
+    if len(names) < 2:
+        raise DataError(
+            f"{folder} must hold a folder for each of at least 2 classes, and it holds {len(names)}; give "
+            f"the folder above those of the classes."
+        )
+    found: list[tuple[Path, int]] = []
+    for code, name in enumerate(names):
+        files = [file for file in sorted((folder / name).rglob("[!.]*")) if file.suffix.lower() in SUFFIXES]
+        if not files:
+            raise DataError(
+                f"{folder / name} must hold images ({', '.join(SUFFIXES)}), and it holds none; remove the "
+                f"folder, or give the one above those of the classes."
+            )
+        found += [(file, code) for file in files]
+    found = spread(found, limit)
+    fits(4.0 * COPIES * len(found) * size**2 * channels, folder, memory=None)
+    images = _images([file for file, _ in found], size, channels=channels)
+    y = torch.tensor([code for _, code in found])
+    return Dataset(images, y, {}, name=folder.resolve().name, values={"class": names}, label="class")
+
+
 def spread(rows: Sequence[T], limit: int | None) -> list[T]:
     """At most ``limit`` of ``rows``, evenly spaced."""
     require(limit is None or limit >= 2, "limit", "at least 2, or None for all", limit)
@@ -146,17 +180,28 @@ def spread(rows: Sequence[T], limit: int | None) -> list[T]:
 
 
 def _images(
-    files: Sequence[Path], size: int, *, crop: Callable[[Image.Image, Path], Image.Image] | None = None
+    files: Sequence[Path],
+    size: int,
+    *,
+    crop: Callable[[Image.Image, Path], Image.Image] | None = None,
+    channels: int = 3,
 ) -> Tensor:
     require(size >= 1, "size", "at least 1 pixel", size)
-    stack = np.empty((len(files), size, size, 3), dtype=np.uint8)
+    stack = np.empty((len(files), size, size, channels), dtype=np.uint8)
     for i, file in enumerate(files):
         try:
             with Image.open(file) as image:
-                picture = image.convert("RGB")
+                deep = image.mode.startswith(("I", "F"))  # which Pillow would cut off at 255
+                picture = image.convert("RGB" if channels == 3 else "L")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(f"{file} is not an image that can be read ({error}); fetch it again.") from error
+        if deep:
+            raise DataError(
+                f"{file} must have 8 bits for each channel, and it has more ({image.mode}); scale its values "
+                f"to 0 to 255 and save it again."
+            )
         if crop is not None:
             picture = crop(picture, file)
-        stack[i] = np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
+        small = np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
+        stack[i] = small.reshape(size, size, channels)
     return pixels(stack)

@@ -19,8 +19,9 @@ from leakscope.core import Loss, Params
 from leakscope.errors import require
 from leakscope.gradients.aligned import alignment
 from leakscope.gradients.records import Kept, Records, Weigh, drawn_from, place
+from leakscope.gradients.whitened import moments
 
-__all__ = ["alignment", "batch_means", "blocks", "per_record"]
+__all__ = ["alignment", "batch_means", "blocks", "moments", "per_record"]
 
 BUDGET = 256_000_000  # bytes
 CACHE = 2**19  # bytes that stay in the nearest cache while all trials of a block pick from them

@@ -15,6 +15,7 @@ plain SGD Γ / rate is the gradient (paper 002 prints the opposite sign).
 from __future__ import annotations
 
 from leakscope.recording.reader import Recording
+from leakscope.recording.replay import RecordedChannel
 from leakscope.recording.writer import Recorder
 
-__all__ = ["Recorder", "Recording"]
+__all__ = ["RecordedChannel", "Recorder", "Recording"]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch.func import functional_call
 
 from leakscope.core import Defense, Loss, Params
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, require
-from leakscope.gradients import batch_means
-from leakscope.models import parameters
+from leakscope.training.step import Step, state
 
 
 def fit(
@@ -32,34 +33,22 @@ def fit(
     require(rounds >= 0, "fit.rounds", "at least 0", rounds)
     require(rate > 0, "fit.rate", "positive", rate)
     require(batch >= 1, "fit.batch", "at least 1", batch)
-    defense = defense or Defense()
-    loss = defense.loss(loss)
-    params = parameters(model)
+    step = Step.of(model, loss=loss, defense=defense or Defense())
+    params = state(model)
     history: list[Params] = [params]
     for i in range(rounds):
+        params = {name: value if name in step.names else value.clone() for name, value in params.items()}
         for rows in torch.randperm(len(data), generator=rng).split(batch):
-            step = _gradient(model, params, data.x[rows], data.y[rows], loss, defense, rng)
-            params = {name: value - rate * step[name] for name, value in params.items()}
+            leaves = {name: params[name].detach().requires_grad_() for name in step.names}
+            predict = partial(_logits, model, {**params, **leaves})
+            found = step.gradient(predict, leaves, data.x[rows], data.y[rows], rng)
+            params = params | {name: params[name] - rate * slope for name, slope in found.items()}
         if not all(value.isfinite().all() for value in params.values()):
             raise ArgumentError(
                 f"fit diverged in round {i + 1} at rate {rate}; lower the rate or scale the inputs."
             )
         history.append(params)
     return tuple(history)
-
-
-def _gradient(
-    model: nn.Module, params: Params, x: Tensor, y: Tensor, loss: Loss, defense: Defense, rng: torch.Generator
-) -> Params:
-    """The gradient one step descends: a batch of one trial through the defense."""
-    if type(defense).weigh is not Defense.weigh:  # records are clipped one by one
-        rows = torch.arange(len(x))[None]
-        layers = batch_means(model, params, x, y, rows, loss=loss, weigh=defense.weigh)
-    else:
-        mean = grad(lambda p: loss(functional_call(model, p, (x,)), y))(dict(params))
-        layers = {name: tensor[None] for name, tensor in mean.items()}
-    released = defense.release(layers, None, rng, batch=len(x))
-    return {name: tensor[0] for name, tensor in released.items()}
 
 
 def logits(model: nn.Module, params: Params, data: Dataset, *, block: int = 4_096) -> Tensor:
@@ -69,7 +58,12 @@ def logits(model: nn.Module, params: Params, data: Dataset, *, block: int = 4_09
     model.eval()
     try:
         with torch.no_grad():
-            parts = [functional_call(model, dict(params), (x,)) for x in data.x.split(block)]
+            parts = [_logits(model, params, x) for x in data.x.split(block)]
     finally:
         model.train(training)
     return torch.cat(parts)[:, : data.classes]
+
+
+def _logits(model: nn.Module, params: Params, x: Tensor) -> Tensor:
+    out: Tensor = functional_call(model, dict(params), (x,))
+    return out

@@ -1,36 +1,39 @@
-"""Small nets that plans can name: a frozen description that builds a module for a dataset."""
+"""The nets of paper 000, and one layer whose gradients have a closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
-import torch
 from torch import nn
 
-from leakscope.core import Defense
 from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import initialised
+from leakscope.errors import require
+from leakscope.models.layers import image_shape
 
-Architecture = Callable[[Dataset], nn.Module] | nn.Module
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 @dataclass(frozen=True)
 class MLP:
-    """Fully connected ReLU net; 32-16 for tables, 64-64 for speech (paper 000, A.1)."""
+    """Fully connected net; 32-16 for tables, 64-64 for speech (paper 000, A.1).
+
+    Purchase and Texas have 1024-512-256 with tanh (paper 002, table 6). Weights start as torch has them.
+    """
 
     hidden: tuple[int, ...] = (32, 16)
+    activation: Literal["relu", "tanh"] = "relu"
 
     def __post_init__(self) -> None:
         require(all(width >= 1 for width in self.hidden), "MLP.hidden", "widths of at least 1", self.hidden)
+        require(self.activation in ACTIVATIONS, "MLP.activation", "'relu' or 'tanh'", self.activation)
 
     def __call__(self, data: Dataset) -> nn.Module:
         widths = (data.x[0].numel(), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()] if data.x.dim() > 2 else []
         for wide, narrow in pairwise(widths):
-            layers += [nn.Linear(wide, narrow), nn.ReLU()]
+            layers += [nn.Linear(wide, narrow), ACTIVATIONS[self.activation]()]
         return nn.Sequential(*layers, nn.Linear(widths[-1], data.classes))
 
 
@@ -56,12 +59,7 @@ class CNN:
         require(self.width >= 1, "CNN.width", "at least 1", self.width)
 
     def __call__(self, data: Dataset) -> nn.Module:
-        if data.x.dim() != 4 or min(data.x.shape[2:]) < 9:
-            raise ArgumentError(
-                f"CNN needs images (n, channels, height, width) of at least 9 x 9 pixels, got x of shape "
-                f"{tuple(data.x.shape)}; use MLP for tables and features."
-            )
-        channels, height, width = data.x.shape[1:]
+        channels, height, width = image_shape(data, "CNN", 9)
         layers: list[nn.Module] = []
         for stage in CHANNELS[self.convolutions]:
             for wanted in stage:
@@ -85,23 +83,3 @@ class Linear:
             for parameter in layer.parameters():
                 nn.init.zeros_(parameter)
         return nn.Sequential(nn.Flatten(), layer)
-
-
-def build(
-    architecture: Architecture, data: Dataset, rng: torch.Generator, *, defense: Defense | None = None
-) -> nn.Module:
-    """The module for ``data``, with what the defense adds to it, initialised by ``rng``; a ready module
-    keeps its own weights."""
-
-    def make() -> nn.Module:
-        made = architecture if isinstance(architecture, nn.Module) else architecture(data)
-        if not isinstance(made, nn.Module):
-            raise ArgumentError(f"{architecture!r} must build a torch.nn.Module, got {type(made).__name__}.")
-        return defense.model(made) if defense else made
-
-    return initialised(make, rng)
-
-
-def parameters(model: nn.Module) -> dict[str, torch.Tensor]:
-    """A copy of the module's parameters by name, out of autograd's sight."""
-    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}

@@ -1,0 +1,27 @@
+"""The server: FedAvg, and a recording of what a curious server could keep."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from digits_app import task
+from leakscope.flower import recording_strategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    settings, model = context.run_config, task.net()
+    strategy = recording_strategy(
+        FedAvg(fraction_evaluate=0),
+        settings["recording"],
+        model=model,
+        model_name="MLP((32,))",
+        rate=settings["rate"],
+        local_steps=settings["local-steps"],
+        client="name",
+    )
+    strategy.start(grid, ArrayRecord(model.state_dict()), num_rounds=settings["rounds"])

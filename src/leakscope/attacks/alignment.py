@@ -1,0 +1,302 @@
+"""Passive membership inference by gradients (paper 002): how a record's own gradient lies to an update.
+
+The adversary sees one client's updates and knows some records that are no members; everything it
+chooses (layer, first round, whitening, scale) it chooses on those. All scores come from one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import Guess, Knowledge, Loss, Params, Release, View
+from leakscope.dataset import Batch
+from leakscope.errors import ArgumentError, require
+from leakscope.gradients import alignment, moments
+from leakscope.gradients.aligned import every_label
+from leakscope.gradients.whitened import Whitening
+
+Label = Literal["known", "predicted", "sum", "max"]
+LABELS = ("known", "predicted", "sum", "max")
+Score = Callable[["Aligned"], Tensor]  # -> (layers, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Aligned:
+    """One round: dots and squared norms (layers, n) of the candidates' gradients against the update,
+    and the update's own squared norms (layers,); a layer's weight and bias are together."""
+
+    names: tuple[str, ...]
+    dots: Tensor
+    squares: Tensor
+    own: Tensor
+
+    @property
+    def joined(self) -> Aligned:
+        """All layers as one vector."""
+        dots, squares, own = (part.sum(0, keepdim=True) for part in (self.dots, self.squares, self.own))
+        return Aligned(("all",), dots, squares, own)
+
+
+def cosines(aligned: Aligned) -> Tensor:
+    """(layers, n), and 0 where a gradient or the update is 0."""
+    length = (aligned.squares * aligned.own[:, None]).sqrt()
+    return torch.where(length > 0, aligned.dots / length.clamp(min=torch.finfo(length.dtype).tiny), 0.0)
+
+
+@dataclass(frozen=True)
+class Cosine:
+    """The cosine between a record's gradient and the update, its mean over rounds (paper 002, eq. 4).
+
+    ``label``: the record's own ("known"), the one the model predicts, the "sum" over all labels as the
+    paper prints it, or the label with the largest score ("max"). The update is global minus uploaded for
+    one label and, as printed, uploaded minus global for the sum, whose gradient points the other way.
+    ``layer``: "steadiest", the one where the non-members' cosines spread least; "all" as one vector; or a
+    name. ``start``: the first of the observed rounds that counts, 1 being the first; None: where the
+    non-members' mean first reaches zero.
+    """
+
+    label: Label = "known"
+    layer: str = "steadiest"
+    start: int | None = 1
+
+    def __post_init__(self) -> None:
+        _check_label("Cosine", self.label)
+        require(self.start is None or self.start >= 1, "Cosine.start", "at least 1, or None", self.start)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        model, view = victim(knowledge), knowledge.simulate(rng)[0]
+        names, null = _per_round(model, view, self.label, cosines, joined=self.layer == "all")
+        first = _first(null) if self.start is None else min(self.start, len(null)) - 1
+        layer = _chosen(self.layer, names, null[first:])
+
+        def guess(view: View) -> Tensor:
+            _, found = _per_round(model, view, self.label, cosines, joined=self.layer == "all")
+            return found[first:, layer].mean(0)
+
+        return guess
+
+
+@dataclass(frozen=True)
+class GradientDiff:
+    """How much nearer the update is to a record's gradient than to nothing: ‖Γ‖² - ‖Γ - s∇‖² (paper 002).
+
+    The paper has s = 1, although an update carries the learning rate and a gradient does not: where the
+    update is small this is minus the gradient's norm and little else. A ``scale`` near the rate times the
+    optimiser's gain over the batch size makes it about as good as the cosine over all layers.
+    """
+
+    label: Label = "known"
+    layer: str = "all"
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_label("GradientDiff", self.label)
+        require(self.scale > 0, "GradientDiff.scale", "positive", self.scale)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        model, view = victim(knowledge), knowledge.simulate(rng)[0]
+        joined = self.layer == "all"
+        names, null = _per_round(model, view, self.label, cosines, joined=joined)
+        layer = _chosen(self.layer, names, null)
+
+        def score(aligned: Aligned) -> Tensor:
+            return 2 * self.scale * aligned.dots - self.scale**2 * aligned.squares
+
+        def guess(view: View) -> Tensor:
+            return _per_round(model, view, self.label, score, joined=joined)[1][:, layer].mean(0)
+
+        return guess
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """The cosine's matched filter: update and gradient whitened by the non-members' gradients.
+
+    Per round and layer u = <B⁻¹ΓA⁻¹, g> / √<B⁻¹gA⁻¹, g>, where A and B are the second moments of the
+    layer's inputs and output gradients, each with ``damping`` times its mean diagonal added; then u is
+    standardised on other non-members and averaged over layers and rounds. ``share`` of the known
+    non-members give the moments, the rest the standardisation. ``noise`` is the standard deviation of
+    noise the adversary knows to be in every entry of the update: the damping grows with its share, until
+    at much noise nothing is whitened. Null setting: infinite damping, a standardised cosine.
+    """
+
+    label: Label = "known"
+    damping: float = 0.1
+    noise: float = 0.0
+    share: float = 0.8
+    only: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _check_label("Whitened", self.label)
+        require(self.label != "max", "Whitened.label", "known, predicted or sum", self.label)
+        require(self.damping > 0, "Whitened.damping", "positive", self.damping)
+        require(self.noise >= 0, "Whitened.noise", "at least 0", self.noise)
+        require(0 < self.share < 1, "Whitened.share", "between 0 and 1", self.share)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        model, known = victim(knowledge), knowledge.simulate(rng)[0]
+        x, y = candidates(known)
+        cut = int(len(x) * self.share)
+        if not 2 <= cut <= len(x) - 2:
+            raise ArgumentError(f"Whitened needs at least 4 known non-members, got {len(x)}; give more.")
+
+        def guess(view: View) -> Tensor:
+            total, rounds = torch.zeros(len(candidates(view)[0]), dtype=torch.float64), 0
+            for release in view.releases:
+                params, update = _seen(release)
+                whitening = self._whitening(model, params, update, x[:cut], y[:cut])
+                score = [
+                    cosines(_aligned(model, params, update, *of, self.label, whitening, only=self.only))
+                    for of in ((x[cut:], y[cut:]), candidates(view))
+                ]
+                spread = score[0].std(1, keepdim=True)
+                z = (score[1] - score[0].mean(1, keepdim=True)) / spread
+                total += torch.where(spread > 0, z, 0.0).mean(0)
+                rounds += 1
+            return _sign(self.label) * total / rounds
+
+        return guess
+
+    def _whitening(self, model: nn.Module, params: Params, update: Params, x: Tensor, y: Tensor) -> Whitening:
+        y = _labels(model, params, x, y, self.label)
+        found = moments(model, params, x, y, loss=_loss(self.label))
+        damping = {}
+        for name in found.inputs:
+            size = float(update[name].double().square().mean())
+            signal = max(size - self.noise**2, 1e-12 * size)
+            damping[name] = self.damping + (self.noise / signal**0.5 if self.noise else 0.0)
+        return found.whitening(damping=damping)
+
+
+def victim(knowledge: Knowledge) -> nn.Module:
+    """The model whose updates are seen, in evaluation mode already or without layers that would care."""
+    model = getattr(knowledge.channel, "model", None)
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(
+            f"membership attacks need a channel with a model, such as RecordedChannel, got "
+            f"{type(knowledge.channel).__name__}."
+        )
+    return model
+
+
+def candidates(view: View) -> tuple[Tensor, Tensor]:
+    """The records in question and their labels."""
+    batch = view.public.get("candidates")
+    if not isinstance(batch, Batch) or batch.rows.shape[1:] != (1,):
+        raise ArgumentError("membership attacks need candidate records; play them with Membership.")
+    rows = batch.rows[:, 0]
+    return batch.data.x[rows], batch.data.y[rows]
+
+
+def _seen(release: Release) -> tuple[Params, Params]:
+    """One round's global model, whole in memory, and the one update."""
+    layers = release.layers
+    for name, tensor in layers.items():
+        require(len(tensor) == 1, f"the release's layer {name!r}", "of one client", len(tensor))
+    return dict(release.params), {name: tensor[0] for name, tensor in layers.items()}
+
+
+def _per_round(
+    model: nn.Module, view: View, label: Label, score: Score, *, joined: bool
+) -> tuple[tuple[str, ...], Tensor]:
+    """The layers' names and the scores (rounds, layers, n), their sign the label mode's."""
+    x, y = candidates(view)
+    rounds: list[Tensor] = []
+    names: tuple[str, ...] = ()
+    for release in view.releases:
+        params, update = _seen(release)
+        found = []
+        for labels in _tried(model, params, x, y, label):
+            aligned = _aligned(model, params, update, x, labels, label)
+            aligned = aligned.joined if joined else aligned
+            names = aligned.names
+            found.append(score(aligned))
+        rounds.append(torch.stack(found).amax(0))
+    return names, _sign(label) * torch.stack(rounds)
+
+
+def _tried(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Iterator[Tensor]:
+    """The labels to score under: one for each record, or one after the other for "max"."""
+    if label == "max":
+        classes = _logits(model, params, x[:1]).shape[1]
+        yield from (torch.full_like(y, a) for a in range(classes))
+    else:
+        yield y
+
+
+def _aligned(
+    model: nn.Module,
+    params: Params,
+    update: Params,
+    x: Tensor,
+    y: Tensor,
+    label: Label,
+    whitening: Whitening | None = None,
+    *,
+    only: tuple[str, ...] = (),
+) -> Aligned:
+    y = _labels(model, params, x, y, label)
+    mode: Literal["known", "sum"] = "sum" if label == "sum" else "known"
+    found = alignment(model, params, x, y, update, label=mode, whitening=whitening)
+    groups: dict[str, list[str]] = {}
+    for name in found:
+        groups.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    unknown = [name for name in only if name not in groups]
+    require(not unknown, "only", f"layers of the model ({', '.join(groups)})", unknown)
+    groups = {name: members for name, members in groups.items() if not only or name in only}
+    dots, squares = (
+        torch.stack(
+            [torch.stack([found[name][i].double() for name in group]).sum(0) for group in groups.values()]
+        )
+        for i in (0, 1)
+    )
+    own = [sum(float(update[name].double().square().sum()) for name in group) for group in groups.values()]
+    scale = torch.ones(len(own)) if whitening is not None else torch.tensor(own)
+    return Aligned(tuple(groups), dots, squares, scale.double())
+
+
+def _labels(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Tensor:
+    return _logits(model, params, x).argmax(1) if label == "predicted" else y
+
+
+def _logits(model: nn.Module, params: Params, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        parts = [torch.func.functional_call(model, dict(params), (part,)) for part in x.split(4_096)]
+    return torch.cat(parts)
+
+
+def _loss(label: Label) -> Loss:
+    return every_label if label == "sum" else F.cross_entropy
+
+
+def _sign(label: Label) -> float:
+    """K p - 1, the logits' gradient summed over labels, points against p - e_y, that of the true one."""
+    return -1.0 if label == "sum" else 1.0
+
+
+def _first(null: Tensor) -> int:
+    """The first round where some layer's non-member mean is at most zero, or within two standard errors."""
+    mean, error = null.mean(2), null.std(2) / null.shape[2] ** 0.5
+    reached = (mean <= 2 * error).any(1).nonzero()[:, 0]
+    return int(reached[0]) if len(reached) else 0
+
+
+def _chosen(layer: str, names: tuple[str, ...], null: Tensor) -> int:
+    if layer == "steadiest":
+        return int(null.mean(0).std(1).argmin())
+    if layer not in names:
+        raise ArgumentError(
+            f"layer must be 'steadiest', 'all' or a layer of the model, got {layer!r}; it has: "
+            f"{', '.join(names)}."
+        )
+    return names.index(layer)
+
+
+def _check_label(who: str, label: str) -> None:
+    require(label in LABELS, f"{who}.label", f"one of {', '.join(LABELS)}", label)

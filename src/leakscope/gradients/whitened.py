@@ -1,0 +1,120 @@
+"""Gradients in the coordinates in which those of unrelated records look alike in every direction.
+
+An update is a sum of gradients with a strongly uneven covariance. To second order that covariance is a
+Kronecker product, of the moments of a layer's inputs and of its output gradients, so that whitening a
+gradient is whitening its two factors: nothing larger than a layer's weight is ever inverted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.core import Loss, Params
+from leakscope.errors import ArgumentError, require
+from leakscope.gradients.factors import Factors, capture
+from leakscope.gradients.records import Records
+
+PASS = 512  # records in one pass
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of every linear layer and convolution, by the weight's name: E[a aᵀ] of its inputs and E[b bᵀ] of
+    its output gradients, over records, positions and groups, in float64."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    def whitening(self, *, damping: Mapping[str, float]) -> Whitening:
+        """The inverse Cholesky factors of both, each with so many times its mean diagonal added."""
+        return Whitening(
+            {name: _inverse_root(moment, damping[name]) for name, moment in self.inputs.items()},
+            {name: _inverse_root(moment, damping[name]) for name, moment in self.outputs.items()},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Whitening:
+    """What maps a layer's inputs, and its output gradients, to coordinates of equal variance."""
+
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+
+    def to(self, dtype: torch.dtype) -> Whitening:
+        """The same in the precision the gradients have."""
+        parts = [
+            {name: root.to(dtype) for name, root in part.items()} for part in (self.inputs, self.outputs)
+        ]
+        return Whitening(*parts)
+
+    def layer(self, layer: Factors) -> Factors:
+        """The layer's factors in these coordinates. Its bias, whose gradient is b alone, is left out."""
+        groups = layer.convolution.groups if layer.convolution else 1
+        inside, outside = self.inputs[layer.weight], self.outputs[layer.weight]
+        if layer.convolution is None:
+            a, b = F.linear(layer.a, inside), F.linear(layer.b, outside)
+        else:
+            a, b = _channels(layer.a, inside, groups), _channels(layer.b, outside, groups)
+        return replace(layer, a=a, b=b, bias=None)
+
+    def direction(self, layer: Factors, direction: Tensor) -> Tensor:
+        """The direction B^-1/2 V A^-1/2: its inner product with a whitened gradient is that of the
+        matched filter B^-1 V A^-1 with the gradient itself."""
+        groups = layer.convolution.groups if layer.convolution else 1
+        inside, outside = self.inputs[layer.weight], self.outputs[layer.weight]
+        along = direction.to(layer.a.dtype).reshape(groups, len(outside), len(inside), -1)
+        along = torch.einsum("qi,gpik->gpqk", inside, torch.einsum("po,goik->gpik", outside, along))
+        return along.reshape(direction.shape)
+
+
+def moments(
+    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = F.cross_entropy
+) -> Moments:
+    """The moments of these records' gradients, from one forward and one backward pass of each."""
+    records = Records.of(model, params, x, y, loss=loss)
+    if not records.fast:
+        raise ArgumentError(
+            "whitening needs a model whose parameters all belong to linear layers and convolutions, each "
+            "used once, and this one has others; use the cosine."
+        )
+    inputs: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    for rows in torch.arange(len(x)).split(PASS):
+        passed = capture(model, records.params, x[rows].clone(), y[rows], loss=loss)
+        for layer in passed.layers or []:
+            for moment, part in ((inputs, layer.a), (outputs, layer.b)):
+                term = _second(part, layer) / len(x)
+                moment[layer.weight] = moment[layer.weight] + term if layer.weight in moment else term
+    return Moments(inputs, outputs)
+
+
+def _second(part: Tensor, layer: Factors) -> Tensor:
+    """The sum over records of the mean over positions and groups of v vᵀ."""
+    if layer.convolution is None:
+        flat = part.flatten(0, -2).mT
+        share = len(part) / flat.shape[1]
+    else:
+        grouped = part.unflatten(1, (layer.convolution.groups, -1))
+        flat = grouped.transpose(0, 2).flatten(1)
+        share = len(part) / flat.shape[1]
+    return (flat @ flat.mT).double() * share
+
+
+def _channels(part: Tensor, matrix: Tensor, groups: int) -> Tensor:
+    """The matrix applied to the channels of every group, position by position: a 1 x 1 convolution."""
+    kernel = matrix[:, :, None, None].repeat(groups, 1, 1, 1)
+    return F.conv2d(part, kernel, groups=groups)
+
+
+def _inverse_root(moment: Tensor, damping: float) -> Tensor:
+    require(damping > 0, "damping", "positive", damping)
+    scale = moment.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+    root = torch.linalg.cholesky(moment + damping * scale * torch.eye(len(moment), dtype=moment.dtype))
+    identity = torch.eye(len(moment), dtype=moment.dtype)
+    inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
+    return inverse

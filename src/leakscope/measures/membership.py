@@ -1,0 +1,91 @@
+"""Tests an auditor accepts: thresholds and p-values from records that are known to be no members.
+
+A record's p-value is its rank among held-out non-members. If those were drawn as the record was, the
+p-value of a non-member is at most α with a chance of at most α, whatever the score, the model or the
+number of held-out records: no asymptotics, no assumption on the scores' distribution.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from leakscope.core import Estimate, Transcript
+from leakscope.errors import ArgumentError, DataError, require
+from leakscope.measures.success import tpr_at_fpr
+
+
+def plr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> Estimate:
+    """The positive likelihood ratio TPR / FPR at a false positive rate: 1 by chance, 1 / FPR at best.
+
+    Of all thresholds with at most this rate the one that finds most, never inside a tie (paper 002).
+    """
+    found = tpr_at_fpr(transcript, fpr=fpr, level=level)
+    name = f"PLR at {fpr:.1%} FPR".replace(".0%", "%")
+    return replace(found, name=name, value=found.value / fpr, low=found.low / fpr, high=found.high / fpr)
+
+
+def p_values(transcript: Transcript) -> Tensor:
+    """Each trial's chance, were it no member, to score as high: (1 + how many held-out non-members
+    score at least as high) / (1 + how many there are). Finite-sample valid."""
+    null = _null(transcript).double().sort().values
+    above = len(null) - torch.searchsorted(null, transcript.guesses.double(), side="left")
+    return (1 + above).double() / (1 + len(null))
+
+
+def t_test_p_values(transcript: Transcript) -> Tensor:
+    """The paper's test: the held-out non-members' scores taken for normal, Student's t for one more
+    draw. Valid only as far as they are normal."""
+    null, n = _null(transcript).double(), len(_null(transcript))
+    spread = float(null.std()) * (1 + 1 / n) ** 0.5
+    if spread == 0:
+        raise DataError(
+            "the held-out non-members all have the same score, and a t-test needs some spread; use p_values."
+        )
+    t = (transcript.guesses.double() - null.mean()) / spread
+    return torch.from_numpy(stats.t.sf(t.numpy(), n - 1))
+
+
+def conformal(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> tuple[Estimate, Estimate]:
+    """What calling every record with a p-value of at most ``fpr`` a member finds: the rate among
+    non-members, which is at most ``fpr`` on average over held-out sets, and among members."""
+    null = _null(transcript)
+    require(0 < fpr < 1, "conformal.fpr", "between 0 and 1", fpr)
+    needed = int(np.ceil(1 / fpr * (1 - 1e-12))) - 1
+    if len(null) < needed:
+        raise DataError(
+            f"a false positive rate of {fpr:g} needs at least {needed} held-out non-members, got "
+            f"{len(null)}; give more, or ask for a rate of at least {1 / (len(null) + 1):.3g}."
+        )
+    called = p_values(transcript) <= fpr * (1 + 1e-12)
+    names = f"false positive rate at nominal {fpr:.0%}", f"true positive rate at nominal {fpr:.0%}"
+    groups = called[transcript.secrets == 0], called[transcript.secrets == 1]
+    return _share(names[0], groups[0], level), _share(names[1], groups[1], level)
+
+
+def discoveries(p: Tensor, *, rate: float = 0.05) -> Tensor:
+    """The records to call members when many are asked about: Benjamini and Hochberg's procedure keeps
+    the expected share of false ones among them at most ``rate``."""
+    require(0 < rate < 1, "discoveries.rate", "between 0 and 1", rate)
+    if len(p) == 0:
+        return torch.zeros(0, dtype=torch.bool)
+    adjusted = stats.false_discovery_control(p.double().numpy(), method="bh")
+    return torch.from_numpy(adjusted <= rate)
+
+
+def _null(transcript: Transcript) -> Tensor:
+    if transcript.null is None or len(transcript.null) == 0:
+        raise ArgumentError("a p-value needs held-out non-members; give Membership.held.")
+    return transcript.null
+
+
+def _share(name: str, called: Tensor, level: float) -> Estimate:
+    n, hits = len(called), int(called.sum())
+    if n == 0:
+        raise ArgumentError(f"{name} needs at least one trial of its kind; play more trials.")
+    interval = stats.binomtest(hits, n).proportion_ci(level, "exact")
+    return Estimate(name, hits / n, float(interval.low), float(interval.high), level, n, "Clopper-Pearson")

@@ -1,0 +1,35 @@
+"""From a description to a module with weights, and from a module to its parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from leakscope.core import Defense
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError
+from leakscope.rng import initialised
+
+Architecture = Callable[[Dataset], nn.Module] | nn.Module
+
+
+def build(
+    architecture: Architecture, data: Dataset, rng: torch.Generator, *, defense: Defense | None = None
+) -> nn.Module:
+    """The module for ``data``, with what the defense adds to it, initialised by ``rng``; a ready module
+    keeps its own weights."""
+
+    def make() -> nn.Module:
+        made = architecture if isinstance(architecture, nn.Module) else architecture(data)
+        if not isinstance(made, nn.Module):
+            raise ArgumentError(f"{architecture!r} must build a torch.nn.Module, got {type(made).__name__}.")
+        return defense.model(made) if defense else made
+
+    return initialised(make, rng)
+
+
+def parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    """A copy of the module's parameters by name, out of autograd's sight."""
+    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}

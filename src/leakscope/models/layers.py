@@ -1,0 +1,57 @@
+"""What several nets are made of: normalisation, the start of their weights, and what they can take."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Literal
+
+from torch import nn
+
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, require
+
+Norm = Literal["batch", "group"]
+Named = Iterable[tuple[str, nn.Module]]
+GROUPS = 32  # at most (Wu and He, ECCV 2018)
+
+
+def image_shape(data: Dataset, model: str, least: int) -> tuple[int, int, int]:
+    """Channels, height and width of the images that ``model`` is for, or the refusal of other records."""
+    if data.x.dim() != 4 or min(data.x.shape[2:]) < least:
+        raise ArgumentError(
+            f"{model} needs images (n, channels, height, width) of at least {least} x {least} pixels, got x "
+            f"of shape {tuple(data.x.shape)}; use MLP for tables and features."
+        )
+    channels, height, width = data.x.shape[1:]
+    return channels, height, width
+
+
+def sequential(layers: Named) -> nn.Sequential:
+    """Layers one after the other, each under its own name."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+def check_norm(norm: str, argument: str) -> None:
+    """Refuse a normalisation that is not known."""
+    require(norm in ("batch", "group"), argument, "'batch' or 'group'", norm)
+
+
+def normalised(channels: int, norm: Norm) -> nn.Module:
+    """Normalisation over the batch, or over groups of the record's own channels: as many groups as divide
+    the channels, 32 at most and of two channels at least, since one number alone is normalised away."""
+    if norm == "batch":
+        return nn.BatchNorm2d(channels)
+    fit = [n for n in range(1, GROUPS + 1) if channels % n == 0 and channels >= 2 * n]
+    return nn.GroupNorm(max(fit, default=1), channels)
+
+
+def he(model: nn.Sequential) -> nn.Sequential:
+    """Every convolution's weight drawn from N(0, 2 / fan-in) and its bias zero (He et al., ICCV 2015);
+    linear layers keep torch's U(-a, a) with a = 1 / sqrt(fan-in)."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return model

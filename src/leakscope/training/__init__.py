@@ -1,0 +1,10 @@
+"""Who trains what: one victim on its records, or the clients of a federation on theirs."""
+
+from __future__ import annotations
+
+from leakscope.training.federation import federate
+from leakscope.training.local import Local
+from leakscope.training.partition import shards
+from leakscope.training.victim import fit, logits
+
+__all__ = ["Local", "federate", "fit", "logits", "shards"]

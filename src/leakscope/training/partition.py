@@ -1,0 +1,87 @@
+"""Who holds which records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError, require
+from leakscope.rng import integer
+
+
+def shards(
+    data: Dataset,
+    clients: int,
+    rng: torch.Generator,
+    *,
+    how: Literal["iid", "dirichlet", "user"] = "iid",
+    alpha: float = 0.5,
+    column: str | None = None,
+    size: int | None = None,
+) -> tuple[Dataset, ...]:
+    """The records of every client, disjoint.
+
+    "iid": at random, as many for each. "dirichlet": every label's records in shares drawn from
+    Dirichlet(``alpha``, ..., ``alpha``); the larger alpha, the more alike the clients (Hsu et al., 2019).
+    "user": whole people, the values of the private ``column``, as many for each. ``size`` limits the
+    records to ``clients`` times as many, drawn at random; left out: all.
+    """
+    require(clients >= 1, "shards.clients", "at least 1", clients)
+    require(how in ("iid", "dirichlet", "user"), "shards.how", "iid, dirichlet or user", how)
+    require(0 < alpha < float("inf"), "shards.alpha", "positive and finite", alpha)
+    require(size is None or size >= 1, "shards.size", "None or at least 1", size)
+    if (column is not None) != (how == "user"):
+        raise ArgumentError(
+            f'shards.column must name the people\'s private column for how="user" and be None otherwise, got '
+            f"{column!r} for how={how!r}."
+        )
+    if column is not None:
+        require(size is None, 'shards.size for how="user"', "None, as people are dealt whole", size)
+        dealt = _people(data, clients, column, rng)
+    else:
+        wanted = clients * size if size is not None else len(data)
+        if not clients <= wanted <= len(data):
+            raise DataError(
+                f"{data.name}: {clients} clients were asked to hold {size or 'at least 1'} records each, and "
+                f"there are {len(data)}; ask for fewer clients or smaller shards."
+            )
+        rows = torch.randperm(len(data), generator=rng)[:wanted]
+        dealt = _uneven(data, rows, clients, alpha, rng) if how == "dirichlet" else rows.tensor_split(clients)
+    return tuple(data.take(rows) for rows in dealt)
+
+
+def _people(data: Dataset, clients: int, column: str, rng: torch.Generator) -> Sequence[Tensor]:
+    codes = data.secret(column)
+    people = codes.unique()
+    if len(people) < clients:
+        raise DataError(
+            f"{data.name}: {clients} clients were asked for, and {column!r} has {len(people)} values; ask "
+            f"for at most as many clients."
+        )
+    people = people[torch.randperm(len(people), generator=rng)]
+    return [torch.isin(codes, part).nonzero()[:, 0] for part in people.tensor_split(clients)]
+
+
+def _uneven(
+    data: Dataset, rows: Tensor, clients: int, alpha: float, rng: torch.Generator
+) -> Sequence[Tensor]:
+    """Each label's records, cut where the shares end."""
+    draws = np.random.default_rng(integer(rng))
+    dealt: list[list[Tensor]] = [[] for _ in range(clients)]
+    for label in data.y[rows].unique():
+        of_label = rows[data.y[rows] == label]
+        ends = np.cumsum(draws.dirichlet(np.full(clients, alpha)))[:-1] * len(of_label)
+        for own, part in zip(dealt, of_label.tensor_split(np.rint(ends).astype(int).tolist()), strict=True):
+            own.append(part)
+    found = [torch.cat(own) for own in dealt]
+    if empty := [c for c, part in enumerate(found) if len(part) == 0]:
+        raise DataError(
+            f"{data.name}: client {empty[0]} was dealt no record with shards.alpha {alpha}; raise alpha, ask "
+            f"for fewer clients, or give more records."
+        )
+    return found

@@ -1,0 +1,456 @@
+"""The nets: their shapes, sizes and beginnings, and that their gradients are what autograd says."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from leakscope import gradients
+from leakscope.dataset import Dataset
+from leakscope.defenses.bottleneck import VIB
+from leakscope.errors import ArgumentError
+from leakscope.gradients.records import Records
+from leakscope.models import (
+    CNN,
+    MLP,
+    AlexNet,
+    Architecture,
+    DenseNet,
+    Frozen,
+    LeNet,
+    Linear,
+    ResNet18,
+    build,
+    parameters,
+)
+from leakscope.plan import architecture
+from leakscope.recording import Recorder, Recording
+from leakscope.rng import seeded
+
+
+def some(*shape: int, classes: int = 10, n: int = 4) -> Dataset:
+    """Records of a shape, of so many classes, whichever of them occur."""
+    x = torch.randn(n, *shape, generator=seeded(0, "records"))
+    return Dataset(x, torch.arange(n) % classes, {}, values={"label": tuple(map(str, range(classes)))})
+
+
+def made(description: Architecture, data: Dataset) -> nn.Module:
+    return build(description, data, seeded(0, "model")).eval()
+
+
+def size(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+SMALL: dict[str, tuple[Architecture, tuple[int, ...], bool]] = {  # a net, its records, has hand rules
+    "MLP": (MLP((7, 5), "tanh"), (6,), True),
+    "CNN": (CNN(width=2), (3, 12, 12), True),
+    "Linear": (Linear(), (1, 4, 4), True),
+    "LeNet": (LeNet(), (1, 14, 14), True),
+    "AlexNet": (AlexNet(width=0.05), (3, 32, 32), True),
+    "AlexNet of low rank": (AlexNet(width=0.05, rank=2), (1, 16, 16), True),
+    "DenseNet": (DenseNet(depth=10, growth=3), (3, 8, 8), False),
+    "DenseNet by groups": (DenseNet(depth=16, growth=4, norm="group"), (3, 8, 8), False),
+    "ResNet18": (ResNet18(width=2), (3, 8, 8), False),
+    "ResNet18 by groups": (ResNet18(width=2, norm="group"), (1, 8, 8), False),
+    "Frozen": (Frozen(ResNet18(width=2)), (3, 8, 8), True),
+}
+
+
+def looped(model: nn.Module, params: dict[str, Tensor], data: Dataset) -> dict[str, Tensor]:
+    """Each record's gradient by autograd, one after the other."""
+    every = []
+    for i in range(len(data)):
+        leaves = {name: p.clone().requires_grad_() for name, p in params.items()}
+        loss = F.cross_entropy(functional_call(model, leaves, (data.x[i : i + 1],)), data.y[i : i + 1])
+        every.append(torch.autograd.grad(loss, list(leaves.values())))
+    return {name: torch.stack([g[i] for g in every]) for i, name in enumerate(params)}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_of_records_are_autograds(name: str) -> None:
+    description, shape, fast = SMALL[name]
+    data = some(*shape, classes=3)
+    data = Dataset(data.x.double(), data.y, {}, values=data.values)
+    model = made(description, some(*shape, classes=3)).double()
+    params = {key: p + 0.01 for key, p in parameters(model).items()}  # other values than the module's own
+    theirs = looped(model, params, data)
+    ours = gradients.per_record(model, params, data.x, data.y)
+    assert list(ours) == list(theirs) == [key for key, _ in model.named_parameters()]
+    assert any(g.abs().max() > 1e-6 for g in theirs.values())
+    for key, exact in theirs.items():
+        assert (ours[key] - exact).abs().max() <= 1e-12 * max(1.0, float(exact.abs().max())), key
+    assert Records.of(model, params, data.x, data.y, loss=F.cross_entropy).fast == fast
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_alignment_is_the_dot_and_the_norm_of_autograds_gradients(name: str) -> None:
+    description, shape, _ = SMALL[name]
+    data = some(*shape, classes=3)
+    model = made(description, data).double()
+    params = parameters(model)
+    direction = {key: torch.randn(p.shape, generator=seeded(1, key)).double() for key, p in params.items()}
+    theirs = looped(model, params, Dataset(data.x.double(), data.y, {}))
+    ours = gradients.alignment(model, params, data.x.double(), data.y, direction)
+    for key, exact in theirs.items():
+        dots, norms = (exact * direction[key]).flatten(1).sum(1), exact.flatten(1).square().sum(1)
+        scale = max(1.0, float(norms.max()), float(dots.abs().max()))
+        assert (ours[key][0] - dots).abs().max() <= 1e-11 * scale, key
+        assert (ours[key][1] - norms).abs().max() <= 1e-11 * scale, key
+
+
+class Changes(TorchDispatchMode):
+    """Notes every operation that changes one of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable:
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_nothing_is_changed_in_place(name: str) -> None:
+    description, shape, _ = SMALL[name]
+    data = some(*shape)
+    model = made(description, data)
+    with Changes() as changes:
+        model(data.x)
+    assert changes.seen == []
+    with Changes() as changes:
+        nn.ReLU(inplace=True)(data.x)
+    assert changes.seen  # so that it would be seen
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_weights_come_from_the_generator_and_from_nowhere_else(name: str) -> None:
+    description, shape, _ = SMALL[name]
+    data = some(*shape)
+    before = torch.random.get_rng_state()
+    one, same, other = (build(description, data, seeded(seed)).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("pixels", [28, 32, 64])
+@pytest.mark.parametrize(
+    "description", [LeNet(), AlexNet(width=0.1), DenseNet(10, 4), ResNet18(4), AlexNet(width=0.1, rank=3)]
+)
+def test_every_image_net_takes_images_of_28_32_and_64_pixels(
+    description: Architecture, pixels: int, channels: int
+) -> None:
+    data = some(channels, pixels, pixels, classes=7, n=2)
+    assert made(description, data)(data.x).shape == (2, 7)
+
+
+def convolution(inside: int, outside: int, kernel: int, *, bias: bool = True) -> int:
+    return outside * (inside * kernel**2 + bias)
+
+
+def test_alexnet_has_the_parameters_of_its_five_convolutions_and_one_linear_layer() -> None:
+    channels, kernels = (3, 64, 192, 384, 256, 256), (11, 5, 3, 3, 3)
+    body = sum(convolution(i, o, k) for (i, o), k in zip(pairwise(channels), kernels, strict=True))
+    assert size(made(AlexNet(), some(3, 32, 32))) == body + 256 * 10 + 10 == 2_472_266
+    assert size(made(AlexNet(), some(3, 64, 64, classes=100))) == body + 256 * 100 + 100
+    halves = [3, *(c // 2 for c in channels[1:])]
+    half = sum(convolution(i, o, k) for (i, o), k in zip(pairwise(halves), kernels, strict=True))
+    assert size(made(AlexNet(width=0.5), some(3, 32, 32))) == half + 128 * 10 + 10
+
+
+def test_a_rank_makes_alexnets_last_layer_a_product_of_two() -> None:
+    data = some(3, 32, 32, classes=100)
+    model = made(AlexNet(rank=5), data)
+    weights = dict(model.named_parameters())
+    product = weights["fc.weight"] @ weights["factor.weight"]
+    assert product.shape == (100, 256)
+    assert torch.linalg.matrix_rank(product) == 5
+    whole = size(made(AlexNet(), data))
+    assert size(model) == whole - 256 * 100 + 256 * 5 + 5 * 100
+    assert "factor.bias" not in weights
+
+
+def test_alexnet_halves_the_side_before_each_of_three_stages() -> None:
+    """32 -> 8 by the stride, 4 and 2 by the pools; the rest is pooled at once, whatever the size."""
+    data = some(3, 32, 32)
+    model = made(AlexNet(width=0.1), data)
+    sides = {}
+    for name, layer in model.named_children():
+        layer.register_forward_hook(lambda _, __, out, name=name: sides.update({name: out.shape[-1]}))
+    model(data.x)
+    assert [sides[f"conv{i}"] for i in range(1, 6)] == [8, 4, 2, 2, 2]
+    assert sides["pool5"] == 1
+
+
+def test_he_keeps_alexnets_signal_and_torchs_own_start_loses_it() -> None:
+    data = some(3, 32, 32, n=16)
+    spread = {}
+    for initial in ("he", "default"):
+        model = made(AlexNet(initial=initial), data)
+        with torch.no_grad():
+            spread[initial] = model[:-1](data.x).std(0).mean().item()
+    assert spread["he"] > 0.1
+    assert spread["default"] < 0.02
+
+
+@pytest.mark.parametrize("description", [AlexNet(), ResNet18(16), DenseNet(22, 12)])
+def test_convolutions_start_with_variance_two_over_fan_in(description: Architecture) -> None:
+    model = made(description, some(3, 32, 32))
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            weight = layer.weight.detach().double()
+            n, wanted = weight.numel(), 2 / weight[0].numel()
+            # the mean of n squares of N(0, v) has standard deviation v sqrt(2 / n)
+            assert abs(float(weight.square().mean()) - wanted) < 5 * wanted * math.sqrt(2 / n)
+            assert layer.bias is None or not layer.bias.any()
+
+
+def test_lenet_has_the_known_number_of_parameters() -> None:
+    assert size(made(LeNet(), some(1, 28, 28))) == 61_706  # LeNet-5 on 28 x 28 digits
+    assert size(made(LeNet(), some(3, 32, 32))) == 62_006  # and on CIFAR-10
+    head = 16 * 13**2 * 120 + 120 + 120 * 84 + 84 + 84 * 6 + 6
+    scans = convolution(1, 6, 5) + convolution(6, 16, 5) + head
+    assert size(made(LeNet(), some(1, 64, 64, classes=6))) == scans
+
+
+def test_the_nets_of_paper_000_have_the_dimensions_it_states() -> None:
+    data = some(3, 32, 32, classes=2)
+    assert size(made(CNN(8), data)) == 45_922
+    assert size(made(CNN(9), data)) == 55_170
+
+
+def test_the_fully_connected_net_of_purchase_and_texas() -> None:
+    for inputs in (446, 600, 6_169):
+        model = made(MLP((1024, 512, 256), "tanh"), some(inputs, classes=100))
+        widths = (inputs, 1024, 512, 256, 100)
+        assert size(model) == sum(i * o + o for i, o in pairwise(widths))
+        assert [type(layer) for layer in model] == [nn.Linear, nn.Tanh] * 3 + [nn.Linear]
+
+
+def densenet_parameters(n: int, k: int, classes: int, channels: int = 3) -> int:
+    """DenseNet-BC of three blocks of n units in closed form. Unit i of a block of c channels has two
+    parameters for each of c + ik channels that are normalised, 4k(c + ik) of the 1 x 1 convolution,
+    8k of the second normalisation and 36kk of the 3 x 3 convolution; a transition of c channels has 2c
+    and c c/2."""
+    total, c = channels * 9 * 2 * k, 2 * k
+    for block in range(3):
+        total += (2 + 4 * k) * (n * c + k * n * (n - 1) // 2) + n * (8 * k + 36 * k * k)
+        c += n * k
+        if block < 2:
+            total += 2 * c + c * (c // 2)
+            c //= 2
+    return total + 2 * c + c * classes + classes
+
+
+def test_densenet_bc_has_the_parameters_of_its_closed_form() -> None:
+    model = made(DenseNet(100, 12), some(3, 32, 32))
+    assert size(model) == densenet_parameters(16, 12, 10) == 769_162
+    grouped = made(DenseNet(40, 12, norm="group"), some(1, 32, 32, classes=100))
+    assert size(grouped) == densenet_parameters(6, 12, 100, channels=1)
+
+
+def test_conv66_of_densenet_is_the_last_convolution_of_its_second_block() -> None:
+    model = made(DenseNet(), some(3, 32, 32))
+    convolutions = [name for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)]
+    assert len(convolutions) == 99  # and one linear layer
+    assert [name.rpartition(".")[2] for name in convolutions] == [f"conv{i}" for i in range(1, 100)]
+    assert convolutions[65] == "block2.unit16.conv66"
+    assert model.get_submodule(convolutions[65]).kernel_size == (3, 3)
+
+
+def resnet18_parameters(w: int, classes: int, channels: int = 3) -> int:
+    """Stem, then four stages of two blocks; the first block of the last three has a 1 x 1 shortcut.
+    Every convolution has no bias and a normalisation of two parameters a channel."""
+    total = 9 * channels * w + 2 * w + 4 * (9 * w * w + 2 * w)
+    for o in (2 * w, 4 * w, 8 * w):
+        i = o // 2
+        total += 9 * i * o + 3 * 9 * o * o + i * o + 5 * 2 * o
+    return total + 8 * w * classes + classes
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_resnet18_has_the_parameters_of_its_closed_form(norm: Any) -> None:
+    assert size(made(ResNet18(64, norm), some(3, 32, 32))) == resnet18_parameters(64, 10) == 11_173_962
+    assert size(made(ResNet18(8, norm), some(1, 64, 64, classes=23))) == resnet18_parameters(
+        8, 23, channels=1
+    )
+    names = [name for name, _ in made(ResNet18(4), some(3, 32, 32)).named_parameters()]
+    main = [
+        name.split(".")[-2] for name in names if name.split(".")[-2].startswith("conv") and "path" in name
+    ]
+    assert main == [f"conv{i}" for i in range(2, 18)]
+
+
+@pytest.mark.parametrize("kind", [DenseNet, ResNet18])
+def test_groups_join_no_records_and_batches_are_refused_while_they_do(kind: Callable[..., Any]) -> None:
+    settings = {"depth": 10, "growth": 4} if kind is DenseNet else {"width": 4}
+    data = some(3, 16, 16, classes=3)
+    grouped = build(kind(**settings, norm="group"), data, seeded(0)).train()
+    alone = torch.cat([grouped(one) for one in data.x.split(1)])
+    assert torch.allclose(grouped(data.x), alone, atol=1e-5)
+    gradients.per_record(grouped, parameters(grouped), data.x, data.y)
+    joined = build(kind(**settings), data, seeded(0)).train()
+    with pytest.raises(ArgumentError, match=r"use GroupNorm, or model\.eval"):
+        gradients.per_record(joined, parameters(joined), data.x, data.y)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 24, 64])
+def test_no_group_is_one_number_that_is_normalised_away(width: int) -> None:
+    data = some(3, 8, 8, n=3)  # the last stage is 1 x 1
+    model = made(ResNet18(width, "group"), data)
+    for layer in model.modules():
+        if isinstance(layer, nn.GroupNorm):
+            assert layer.num_groups <= 32
+            assert layer.num_channels >= 2 * layer.num_groups or layer.num_channels == 1
+    assert model(data.x).std(0).max() > 0
+
+
+def features(*, seed: int = 3) -> nn.Module:
+    """A user's backbone with weights and statistics of its own, and a last layer of another task."""
+    torch.manual_seed(seed)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5), nn.Flatten())
+    net = nn.Sequential()
+    net.add_module("body", body)
+    net.add_module("fc", nn.Linear(4 * 36, 1_000))
+    net(torch.randn(20, 3, 8, 8) * 3 + 1)  # so that the statistics are not those of a new layer
+    return net
+
+
+def test_a_frozen_backbone_has_no_parameters_and_only_the_head_is_listed() -> None:
+    own = features()
+    before = copy.deepcopy(own.state_dict())
+    data = some(3, 8, 8, classes=5)
+    model = build(Frozen(own), data, seeded(0))
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == {
+        "fc.weight": (5, 144),
+        "fc.bias": (5,),
+    }
+    kept = {name for name in model.state_dict() if name.startswith("backbone.")}
+    assert kept == {f"backbone.net.{name}" for name in before if not name.startswith("fc.")}
+    # the user's own module is as it was
+    assert own.training
+    assert all(torch.equal(value, before[name]) for name, value in own.state_dict().items())
+    assert all(p.requires_grad for p in own.parameters())
+    assert own.fc.out_features == 1_000
+
+
+def test_a_frozen_backbone_stays_in_evaluation_mode_and_says_what_it_said() -> None:
+    own = features()
+    data = some(3, 8, 8, classes=5)
+    model = build(Frozen(own), data, seeded(0)).train()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    head = dict(model.named_parameters())
+    expected = F.linear(own.body.eval()(data.x), head["fc.weight"], head["fc.bias"])
+    assert torch.equal(model(data.x), expected)
+    assert not any(part.training for part in model.backbone.modules())
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    F.cross_entropy(model(data.x), data.y).backward()
+    optimiser.step()
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, state[name])}
+    assert changed == {"fc.weight", "fc.bias"}
+
+
+def test_functional_call_gives_a_frozen_net_another_head() -> None:
+    data = some(3, 8, 8, classes=5)
+    model = made(Frozen(features()), data)
+    params = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    params["fc.bias"] = torch.arange(5.0)
+    assert torch.equal(functional_call(model, params, (data.x,)), torch.arange(5.0).expand(4, 5))
+    assert model.double()(data.x.double()).dtype == torch.float64  # the buffers move with the model
+
+
+def test_a_backbone_that_gives_features_needs_no_layer_to_be_named() -> None:
+    data = some(3, 8, 8, classes=5)
+    body = features().body
+    one, other = (made(Frozen(b, layer=name), data) for b, name in ((body, None), (features(), "fc")))
+    assert torch.equal(one(data.x), other(data.x))
+    maps = nn.Conv2d(3, 2, 3).eval()  # (n, 2, 6, 6) is flattened
+    assert dict(made(Frozen(maps, layer=None), data).named_parameters())["fc.weight"].shape == (5, 72)
+
+
+def test_a_frozen_net_is_recorded_by_its_head_and_takes_a_bottleneck(tmp_path: Path) -> None:
+    data = some(3, 8, 8, classes=5)
+    model = build(Frozen(features()), data, seeded(0))
+    Recorder(tmp_path / "run", model, model_name="frozen").global_model(0, model)
+    assert list(Recording(tmp_path / "run").layers) == ["fc.weight", "fc.bias"]
+    bottled = build(Frozen(features()), data, seeded(0), defense=VIB())
+    assert {name.partition(".")[0] for name, _ in bottled.named_parameters()} == {"mean", "spread", "decoder"}
+
+
+def test_a_backbone_that_does_not_fit_is_refused_in_one_sentence() -> None:
+    data = some(3, 8, 8, classes=5)
+    deep = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, 8))
+    refused: list[tuple[Frozen, Dataset, str]] = [
+        (
+            Frozen(features(), layer="head"),
+            data,
+            r"linear layer of the backbone \(fc\), got 'head'; use None",
+        ),
+        (Frozen(features().body), data, r"\(it has none\), got 'fc'; use None"),
+        (Frozen(features()), some(1, 8, 8), r"records of shape \(1, 8, 8\) .*; resize the records"),
+        (Frozen(deep, layer="1"), data, "layer must be the layer that gives the backbone's output, got '1'"),
+        (Frozen(nn.LSTM(8, 2), layer=None), some(4, 8), "and give a tensor, and it does not"),
+    ]
+    for description, records, said in refused:
+        with pytest.raises(ArgumentError, match=said) as caught:
+            description(records)
+        assert "\n" not in str(caught.value)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    r"MLP\.activation must be 'relu' or 'tanh', got 'gelu'": lambda: MLP(activation="gelu"),  # type: ignore[arg-type]
+    r"MLP\.hidden": lambda: MLP((3, 0)),
+    r"AlexNet\.width must be above 0 and finite, got 0": lambda: AlexNet(width=0),
+    r"AlexNet\.initial": lambda: AlexNet(initial="zeros"),  # type: ignore[arg-type]
+    r"AlexNet\.rank must be at least 1, or None, got 0": lambda: AlexNet(rank=0),
+    r"DenseNet\.depth must be 6 n \+ 4 .*, got 99": lambda: DenseNet(depth=99),
+    r"DenseNet\.depth .*, got 4": lambda: DenseNet(depth=4),
+    r"DenseNet\.growth": lambda: DenseNet(growth=0),
+    r"DenseNet\.norm must be 'batch' or 'group', got 'layer'": lambda: DenseNet(norm="layer"),  # type: ignore[arg-type]
+    r"ResNet18\.width": lambda: ResNet18(width=0),
+    r"ResNet18\.norm": lambda: ResNet18(norm="layer"),  # type: ignore[arg-type]
+    r"AlexNet needs images .* at least 13 x 13 pixels": lambda: AlexNet()(some(3, 12, 12)),
+    r"LeNet needs images .* got x of shape \(4, 30\); use MLP": lambda: LeNet()(some(30)),
+    r"DenseNet needs images": lambda: DenseNet()(some(30)),
+    r"ResNet18 needs images": lambda: ResNet18()(some(3, 7, 7)),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_setting_that_breaks_its_rule_is_refused(said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        REFUSED[said]()
+
+
+def test_the_least_images_do() -> None:
+    assert made(LeNet(), some(1, 12, 12))(some(1, 12, 12).x).shape == (4, 10)
+    assert made(AlexNet(width=0.05), some(1, 13, 13))(some(1, 13, 13).x).shape == (4, 10)
+
+
+def test_a_plan_can_name_every_net() -> None:
+    data = some(3, 16, 16)
+    tables = [
+        {"name": "LeNet"},
+        {"name": "AlexNet", "width": 0.1, "rank": 4, "initial": "default"},
+        {"name": "MLP", "hidden": [8, 4], "activation": "tanh"},
+        {"name": "DenseNet", "depth": 10, "growth": 4, "norm": "group"},
+        {"name": "ResNet18", "width": 4, "norm": "batch"},
+        {"name": "Frozen"},
+    ]
+    for table in tables:
+        assert made(architecture(table), data)(data.x).shape == (4, 10)
