@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import importlib
+import json
+import shutil
 import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from importlib.metadata import version
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
-from leakscope import audits, load, store, sweep, tuning
+from leakscope import MLP, Dataset, Local, Recorder, audits, experiment, load, seeded, store, sweep, tuning
+from leakscope.models import build
 from leakscope.plan import from_document, parse
+from leakscope.training import federate
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
@@ -199,6 +209,230 @@ def test_every_mistake_is_one_sentence_and_exit_code_2_and_writes_nothing(tmp_pa
         assert len(shown.err.splitlines()) == 1, shown.err
         assert shown.out == ""
     assert before == sorted(p.name for p in tmp_path.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory):
+    """Two clients of digits, recorded, and candidates of theirs and of nobody's as arrays and as a table."""
+    folder = tmp_path_factory.mktemp("deployed")
+    data = load("digits").distinct()
+    data = data.take(torch.randperm(len(data), generator=seeded(0, "digits"))[:500])
+    data = replace(data, x=data.x.flatten(1))
+    members = [data.take(torch.arange(60)), data.take(torch.arange(60, 120))]
+    client = np.array(["anna"] * 60 + ["ben"] * 60 + ["nobody"] * 380)
+    model = build(MLP((24,)), data, seeded(0, "model"))
+    recorder = Recorder(folder / "run", model, model_name="mlp of two sites")
+
+    class Named:
+        """The recorder with names in place of numbers."""
+
+        global_model = recorder.global_model
+
+        def update(self, r, who, params, **facts):
+            recorder.update(r, ("anna", "ben")[who], params, **facts)
+
+    rng, local = seeded(0, "training"), Local(0.2, batch=10)
+    federate(model, members, rounds=3, rng=rng, local=local, recorder=Named())
+    np.savez(folder / "c.npz", x=data.x.numpy(), y=data.y.numpy(), client=client)
+    table = pd.DataFrame(data.x.numpy()).add_prefix("p").assign(digit=data.y.numpy(), site=client, ward="w")
+    table.to_csv(folder / "c.csv", index=False)
+    return folder
+
+
+BASE = ["audit", "c.npz", "--recording", "run", "--client", "client", "--label", "y"]
+RUN = [*BASE, "--model", "MLP"]
+
+
+def said(arguments, monkeypatch, capsys):
+    """What a command says, and its exit code."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["leakscope", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    shown = capsys.readouterr()
+    return ended.value.code, shown.out, shown.err
+
+
+def test_a_recording_is_audited_and_the_plan_repeats_it(deployed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(deployed)
+    outputs = ["-o", tmp_path / "out", "--records", tmp_path / "who.csv", "--jobs", "1"]
+    code, out, err = said([*RUN, *outputs], monkeypatch, capsys)
+    assert code == 0, err
+    assert "Whitened finds" in err
+    assert "Widths [24] were read off the recording, and its activation was taken to be relu." in out
+    assert "takes 437 judged records of nobody, and there were 114; give 1457 candidates" in out
+    assert "test at 1% was left out" not in out  # 30% of 380 set its threshold
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "watched: anna, ben" in page
+    assert "Who was trained on" in page
+    with (tmp_path / "who.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 4 * (120 + 2 * 114)
+    keys = {row["hash"] for row in rows}
+    assert not [key for key in keys if key in page]
+    kept = (tmp_path / "who.csv").read_bytes()
+    code, _, err = said([*RUN, *outputs], monkeypatch, capsys)
+    assert code == 0
+    assert "1 of 1 cells kept" in err
+    code, _, err = said(
+        ["run", tmp_path / "out" / "plan.toml", "-o", tmp_path / "again", "--jobs", "1"], monkeypatch, capsys
+    )
+    assert code == 0, err
+    first, again = (store.results(tmp_path / name)[0]["membership"] for name in ("out", "again"))
+    assert first == again
+    assert (tmp_path / "who.csv").read_bytes() == kept
+
+
+def test_a_table_of_candidates_is_taken_as_it_is_and_its_clients_are_no_input(
+    deployed, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(deployed)
+    roles = ["--client", "site", "--label", "digit", "--drop", "ward", "--model", "MLP:hidden=[24]"]
+    command = ["audit", "c.csv", "--recording", "run", *roles, "-o", tmp_path / "out", "--jobs", "1"]
+    code, out, err = said([*command, "--seen", "broadcast", "--centred"], monkeypatch, capsys)
+    assert code == 0, err
+    assert "Widths" not in out
+    plan = parse((tmp_path / "out" / "plan.toml").read_text())
+    records, arrays = experiment.dataset(plan.cell[0].data), np.load(deployed / "c.npz")
+    assert list(records.private) == ["site"]
+    assert records.x.shape == (500, 64)
+    np.testing.assert_allclose(records.x.numpy(), arrays["x"], rtol=1e-6)
+    assert records.y.tolist() == arrays["y"].tolist()
+    found = store.results(tmp_path / "out")[0]["membership"]
+    assert (found["seen"], found["centred"]) == ("broadcast", True)
+
+
+def test_a_model_that_cannot_be_whitened_is_audited_without_it(deployed, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "normed_nets.py").write_text(
+        "from torch import nn\n\n\ndef net(inputs, classes):\n"
+        "    return nn.Sequential(nn.Linear(inputs, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, classes))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = load("digits").distinct()
+    data = replace(data, x=data.x.flatten(1)).take(torch.arange(200))
+    model = importlib.import_module("normed_nets").net(64, 10)
+    recorder = Recorder(tmp_path / "run", model, model_name="normed")
+    local = Local(0.1, batch=20)
+    federate(model, [data.take(torch.arange(40))], rounds=1, rng=seeded(0), local=local, recorder=recorder)
+    client = np.where(np.arange(200) < 40, 0, 1)
+    np.savez(tmp_path / "c.npz", x=data.x.numpy(), y=data.y.numpy(), client=client)
+    code, out, err = said([*BASE, "--model", "normed_nets.net", "--jobs", "1"], monkeypatch, capsys)
+    assert (code, "--trust normed_nets" in err) == (2, True)
+    command = [*BASE, "--model", "normed_nets.net", "--trust", "normed_nets", "--jobs", "1"]
+    code, out, err = said(command, monkeypatch, capsys)
+    assert code == 0, err
+    assert "Note: Whitened is left out: normed_nets.net has layers other than" in out
+    assert "its threshold takes 99 records of nobody, and there were 48; give 330 candidates" in out
+    attacks = store.results(tmp_path / "audit-c")[0]["membership"]["attacks"]
+    assert [one["attack"] for one in attacks] == ["Cosine", "Loss", "FedLoss"]
+    assert "Whitened is left out" in (tmp_path / "audit-c" / "report.html").read_text()
+
+
+def bad_recordings(folder):
+    """Recordings and candidates that cannot be audited, beside good ones."""
+    arrays = dict(np.load(folder / "c.npz"))
+    (folder / "empty").mkdir()
+    for name in ("cut", "hole", "nan"):
+        shutil.copytree(folder / "run", folder / name)
+    uploaded = folder / "cut" / "round-000001-client-anna.safetensors"
+    uploaded.write_bytes(uploaded.read_bytes()[:300])
+    index = json.loads((folder / "hole" / "recording.json").read_text())
+    del index["rounds"]["1"]
+    (folder / "hole" / "recording.json").write_text(json.dumps(index))
+    model = build(MLP((24,)), Dataset(torch.zeros(1, 64), torch.tensor([9]), {}), seeded(0))
+    broken = {name: torch.full_like(tensor, torch.nan) for name, tensor in model.named_parameters()}
+    Recorder(folder / "nan", model, model_name="mlp of two sites").update(3, "anna", broken, samples=1)
+    nine, few = arrays["y"] < 9, np.r_[0:130]
+    changes = {
+        "narrow": arrays | {"x": arrays["x"][:, :40]},
+        "nine": {name: array[nine] for name, array in arrays.items()},
+        "few": {name: array[few] for name, array in arrays.items()},
+        "strange": arrays | {"client": np.where(arrays["client"] == "nobody", "x", "carl")},
+    }
+    for name, changed in changes.items():
+        np.savez(folder / f"{name}.npz", **changed)
+    (folder / "fixed_nets.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))\n"
+    )
+
+
+def run(name="run", data="c.npz", **changes):
+    roles = {"client": "client", "label": "y", "model": "MLP"} | changes
+    return [
+        "audit",
+        data,
+        "--recording",
+        name,
+        *(word for key, value in roles.items() if value for word in (f"--{key}", value)),
+    ]
+
+
+MISTAKES = [
+    (run("nothing"), "holds no recording.json"),
+    (run("empty"), "holds no recording.json"),
+    (run("cut"), "no whole safetensors file"),
+    (run("hole"), "round 1 is missing"),
+    (run("nan"), "not finite"),
+    (run(data="adult"), "must be a file of candidates that ends in .csv, .csv.gz or .npz, got 'adult'"),
+    (run(data="nothing.npz"), "nothing.npz does not exist"),
+    (run(client=None), "--recording needs --client beside it"),
+    (run(label=None), "--recording needs --label beside it"),
+    (run(model=None), "needs --model beside it; the recording calls its model 'mlp of two sites'"),
+    (run(client="clent"), "did you mean 'client'"),
+    (run(client="y"), "--label and --client must name two columns, got 'y' for both"),
+    (run(data="narrow.npz"), "records of 40 inputs, and layer '0.weight' of the recording takes 64"),
+    (run(data="nine.npz"), "layer '2.weight' is (10, 24) in the recording and (9, 24) in the model"),
+    ([*run(data="nine.npz", model="fixed_nets.net"), "--trust", "fixed_nets"], "9 values of label 'y', and the model tells 10 classes"),
+    (run(data="strange.npz"), "names no client of the recording: it has 'carl', 'x', the recording has 'anna'"),
+    (run(data="few.npz"), "10 candidates belong to no client of the recording, and an audit needs at least 20"),
+    (run(model="Linear"), "does not fit the model: layer '1.weight' is absent in the recording"),
+    (run(model="MLP:hidden=[25]"), "layer '0.weight' is (24, 64) in the recording and (25, 64) in the model"),
+    (run(model="MLP:hidden"), "--model must be a name, or a name with settings"),
+    (run(model="nets.Net"), "say so with --trust nets"),
+    ([*run(), "--seen", "all"], "'all' is not one of 'uploads', 'sum', 'broadcast'"),
+    ([*run(), "--rounds", "3"], "--rounds is for a model trained here"),
+    ([*run(), "--secret", "sex"], "--secret is for a model trained here"),
+    ([*run(), "--drop", "x"], "--drop is for the columns of a table"),
+    ([*run(), "--records", "c.npz"], "--records would overwrite 'c.npz'"),
+    ([*run(), "--records", "no/who.csv"], "--records must be a file in a folder that exists"),
+    ([*run(), "--records", "who.csv", "--seeds", "2"], "--records lists one audit, got --seeds 2"),
+    (["audit", "adult", "--client", "sex"], "--client is for the audit of a recording"),
+    (["audit", "adult", "--centred"], "--centred is for the audit of a recording"),
+]  # fmt: skip
+
+
+def test_every_mistake_about_a_recording_is_one_sentence_and_writes_nothing(
+    deployed, tmp_path, monkeypatch, capsys
+):
+    shutil.copytree(deployed, tmp_path / "here")
+    bad_recordings(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    for arguments, words in MISTAKES:
+        code, out, err = said(arguments, monkeypatch, capsys)
+        assert (code, out) == (2, ""), (arguments, err)
+        assert words in err, (arguments, err)
+        assert err.startswith("leakscope: ")
+        assert len(err.splitlines()) == 1, err
+    assert before == sorted(path.name for path in tmp_path.rglob("*"))
+
+
+def test_a_recording_that_has_gone_on_is_audited_anew(deployed, tmp_path, monkeypatch, capsys):
+    shutil.copytree(deployed, tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    command = [*RUN, "--trials", "40", "--jobs", "1"]
+    code, _, err = said(command, monkeypatch, capsys)
+    assert code == 0, err
+    model = build(MLP((24,)), Dataset(torch.zeros(1, 64), torch.tensor([9]), {}), seeded(0))
+    recorder = Recorder(tmp_path / "here" / "run", model, model_name="mlp of two sites")
+    for name in ("anna", "ben"):
+        recorder.update(3, name, model, samples=60)
+    code, _, err = said(command, monkeypatch, capsys)
+    assert (code, "holds the results of another plan" in err) == (2, True)
+    code, _, err = said(["run", "audit-c", "-o", "again", "--jobs", "1"], monkeypatch, capsys)
+    assert (code, "has changed since the plan was written" in err) == (2, True)
 
 
 def test_a_mistake_ends_the_process_with_code_2(tmp_path):

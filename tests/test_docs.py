@@ -18,12 +18,21 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
-    (code,) = blocks("README.md")
+    code, _ = blocks("README.md")
     names: dict = {}
     exec(code, names)
     assert names["ls"].advantage(names["transcript"]).low > 0.5
     assert "AUROC" in capsys.readouterr().out
     assert len([line for line in code.splitlines() if line.strip()]) <= 16
+
+
+def test_the_federation_of_the_readme_runs_and_finds_members(capsys, tmp_path, monkeypatch):
+    _, code = blocks("README.md")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    assert names["ls"].auroc(names["found"]).low > 0.6
+    assert "PLR at 5% FPR" in capsys.readouterr().out
 
 
 def test_the_attack_of_the_contributing_page_finds_everything_in_plain(parts):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import importlib
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -42,6 +44,7 @@ from leakscope import (
     Recording,
     Sign,
     Within,
+    store,
 )
 from leakscope.catalogue import roles
 from leakscope.errors import ArgumentError, DataError, MissingExtra
@@ -638,3 +641,39 @@ def recorded(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_a_federation_of_real_processes_is_recorded_as_it_was(recorded):
     check_by_hand(recorded, rounds=ROUNDS, clients=CLIENTS, rate=0.1, batch=16, steps=1)
+
+
+def trained_rows(i: int) -> torch.Tensor:
+    """The rows of its shard that a site of the example trains on."""
+    task = example("task")
+    records = len(task.shard(i, CLIENTS))
+    return torch.cat([task.batches(records, i, r, batch=16, steps=1).flatten() for r in range(1, ROUNDS + 1)])
+
+
+@pytest.mark.slow
+def test_what_flower_recorded_is_audited_as_the_readme_says(recorded, tmp_path):
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    python, shell = re.findall(r"```(?:python|bash)\n([^`]*candidates\.npz[^`]*)```", page)
+    code = python.replace("/tmp/leakscope-flower", str(tmp_path))
+    subprocess.run([sys.executable, "-c", code], cwd=EXAMPLE, check=True, timeout=120)
+    arrays = np.load(tmp_path / "candidates.npz")
+    assert {str(name): int((arrays["client"] == name).sum()) for name in ("site-0", "site-1")} == {
+        f"site-{i}": len(set(trained_rows(i).tolist())) for i in range(CLIENTS)
+    }
+    command = shell.replace("/tmp/leakscope-flower/recording", str(recorded))
+    command = command.replace("/tmp/leakscope-flower", str(tmp_path)).replace("\\\n", " ")
+    name, *arguments = shlex.split(command)
+    assert name == "leakscope"
+    shown = subprocess.run(
+        [sys.executable, "-m", "leakscope.cli", *arguments, "--jobs", "1"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    report = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
+    assert "Who was trained on" in report
+    assert "watched: site-0, site-1" in report
+    (result,) = store.results(tmp_path / "audit")
+    found = result["membership"]
+    assert (found["clients"], found["rounds"]) == (CLIENTS, ROUNDS)
+    strong = next(one for one in found["attacks"] if one["attack"] == "Whitened")
+    assert strong["estimates"]["auroc"]["low"] > 0.5  # sixteen records a round: each one shows

@@ -16,7 +16,7 @@ from leakscope.catalogue import CATALOGUE, DATA, roles
 
 SOURCE = Path(leakscope.__file__).parent
 LEVELS = [  # imports point from later to earlier only
-    {"errors", "catalogue"},
+    {"errors", "catalogue", "options"},
     {"dataset", "rng", "store"},
     {"core"},
     {"gradients", "models", "data", "recording"},
@@ -29,10 +29,13 @@ LEVELS = [  # imports point from later to earlier only
     {"epsilon", "canary", "membership"},
     {"judged"},
     {"plan", "svg"},
+    {"averages"},
     {"summary", "experiment", "charts", "flower"},
     {"sections"},
+    {"federations"},
     {"report"},
     {"audits", "sweep", "published"},
+    {"recorded_audits"},
     {"tuning"},
     {"terminal"},
     {"cli"},

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from leakscope.games import Clients, Distribution, Inference, Membership, UserInference
     from leakscope.measures.information import mutual_information
     from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr
+    from leakscope.measures.orthogonality import orthogonality, update_cosines
     from leakscope.measures.success import (
         advantage,
         auroc,
@@ -131,6 +132,7 @@ __all__ = [
     "guessing",
     "load",
     "mutual_information",
+    "orthogonality",
     "over_seeds",
     "p_values",
     "play",
@@ -140,6 +142,7 @@ __all__ = [
     "success_rate",
     "task_auroc",
     "tpr_at_fpr",
+    "update_cosines",
 ]
 
 

@@ -111,14 +111,14 @@ def _table(
     return table | ({"drop": list(drop)} if drop else {}) | ({"user": user} if user else {})
 
 
-def defended(text: str) -> Table:
-    """The plan's table of a defense typed as ``Name:key=value,key=value``."""
+def named(text: str, option: str, example: str) -> Table:
+    """The plan's table of a part typed as ``Name:key=value,key=value``."""
     name, _, settings = text.partition(":")
     try:
         return {"name": name, **tomllib.loads(settings.replace(",", "\n"))}
     except tomllib.TOMLDecodeError:
         raise ArgumentError(
-            f"--defense must be a name, or a name with settings such as Pruning:rate=0.99, got {text!r}."
+            f"{option} must be a name, or a name with settings such as {example}, got {text!r}."
         ) from None
 
 

@@ -86,6 +86,8 @@ discoveries     measure   measures.membership The records to call members when m
 roc             measure   measures.success   The ROC curve as (false, true) positive rates.
 guessing        measure   measures.success   The best success rate without the release.
 over_seeds      measure   measures.success   The mean over seeds with Student's interval.
+orthogonality   measure   measures.orthogonality The cosines of ``among`` members, and of as many others, with all records given.
+update_cosines  measure   measures.orthogonality The cosine of each record's gradient with an update, layer by layer.
 mutual_information measure measures.information A lower estimate of I(secret; release) in nats.
 epsilon_lower_bound measure epsilon          The epsilon that the trials certify.
 accuracy        measure   measures.utility   Share of records whose likeliest label is right.

@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
 
-from leakscope import terminal
-from leakscope.errors import LeakscopeError
+from leakscope import options, terminal
+from leakscope.errors import ArgumentError, LeakscopeError
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
@@ -22,41 +21,6 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-
-
-def _option(words: str, *names: str, **settings: Any) -> Any:
-    return typer.Option(*names, help=words, **{"show_default": False, **settings})
-
-
-_column = partial(_option, metavar="COLUMN")
-_number = partial(_option, metavar="X", show_default=True)
-_count = partial(_option, metavar="N", show_default=True, min=1)
-
-# Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
-Data = Annotated[str, typer.Argument(hidden=True)]
-Place = Annotated[Path, typer.Argument(hidden=True)]
-Label = Annotated[str | None, _column("The column the model learns to predict; needed for a file.")]
-Secret = Annotated[str | None, _column("The private column the adversary is after; needed for a file.")]
-Drop = Annotated[list[str] | None, _column("A column to keep out of the model's inputs; can be repeated.")]
-Rounds = Annotated[int, _count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]
-Trials = Annotated[
-    int, _count("Challenges the adversary answers: the more, the narrower the intervals.", min=2)
-]
-Rehearsals = Annotated[int, _count("Challenges the adversary practises on public records.", min=2)]
-Rate = Annotated[float, _number("Learning rate of the victim's SGD.")]
-Jobs = Annotated[int | None, _count("Cells run at the same time.", show_default="as many as there are cores")]
-Trust = Annotated[
-    list[str] | None, _option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
-]
-Output = Annotated[
-    Path | None,
-    _option(
-        "Folder for results and report; work that was interrupted is taken up in it.",
-        "--output",
-        "-o",
-        show_default="a folder here, named after what is run",
-    ),
-]
 
 
 def _version(wanted: bool) -> None:
@@ -69,9 +33,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def about(
-    debug: Annotated[bool, _option("Show the traceback of an error.", "--debug")] = False,
+    debug: Annotated[bool, options.option("Show the traceback of an error.", "--debug")] = False,
     version: Annotated[
-        bool, _option("Show the version and exit.", "--version", callback=_version, is_eager=True)
+        bool, options.option("Show the version and exit.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """What does sharing gradients give away, and to whom?
@@ -87,64 +51,85 @@ def about(
 
 @app.command(short_help="Measure what a model's gradients give away; write a report.")
 def audit(
-    data: Data = "adult",
-    label: Label = None,
-    secret: Secret = None,
-    user: Annotated[
-        str | None,
-        _column("The column that says whose record it is: adds user inference, and splits by person."),
-    ] = None,
-    drop: Drop = None,
-    known: Annotated[
-        list[str] | None,
-        _column(
-            "A column whose mean over the batch the adversary is told, for an attribute or a property only "
-            "('*': all but the secret); can be repeated."
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        _option("Your own torch.nn.Module, such as my_nets.Net; needs --trust my_nets.", metavar="NAME"),
-    ] = None,
+    context: typer.Context,
+    data: options.Data = "adult",
+    label: options.Label = None,
+    secret: options.Secret = None,
+    user: options.User = None,
+    drop: options.Drop = None,
+    known: options.Known = None,
+    model: options.Model = None,
     batch: Annotated[
-        int, _count("Records behind one gradient; 8 times as many for the distribution, half for a user.")
+        int,
+        options.count("Records behind one gradient; 8 times as many for the distribution, half for a user."),
     ] = 16,
-    rounds: Rounds = 5,
-    trials: Trials = 2_000,
-    rehearsals: Rehearsals = 2_000,
-    seeds: Annotated[int, _count("Victims, split and trained anew; several show how results vary.")] = 1,
-    rate: Rate = 0.01,
-    defense: Annotated[
-        list[str] | None,
-        _option(
-            "A defense to audit beside none, such as Sign or Pruning:rate=0.99 (see: leakscope list); the "
-            "adversary knows of it; can be repeated.",
-            metavar="DEFENSE",
-        ),
-    ] = None,
+    rounds: options.Rounds = 5,
+    trials: options.Trials = 2_000,
+    rehearsals: options.Rehearsals = 2_000,
+    seeds: Annotated[
+        int, options.count("Victims, split and trained anew; several show how results vary.")
+    ] = 1,
+    rate: options.Rate = 0.01,
+    defense: options.Defenses = None,
     dp: Annotated[
-        bool, _option("Also audit one DP-SGD step: how large its epsilon for the secret is at least.", "--dp")
+        bool,
+        options.option(
+            "Also audit one DP-SGD step: how large its epsilon for the secret is at least.", "--dp"
+        ),
     ] = False,
-    clip: Annotated[float, _number("With --dp: clipping norm of the step.")] = 2.0,
-    noise: Annotated[float, _number("With --dp: standard deviation of the step's noise.")] = 0.1,
-    delta: Annotated[float, _number("With --dp: delta of the epsilon.")] = 1e-5,
-    output: Output = None,
-    jobs: Jobs = None,
-    trust: Trust = None,
+    clip: Annotated[float, options.number("With --dp: clipping norm of the step.")] = 2.0,
+    noise: Annotated[float, options.number("With --dp: standard deviation of the step's noise.")] = 0.1,
+    delta: Annotated[float, options.number("With --dp: delta of the epsilon.")] = 1e-5,
+    recording: options.Recorded = None,
+    client: options.Client = None,
+    seen: options.Seen = "uploads",
+    centred: options.Centred = False,
+    records: options.Records = None,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
+    trust: options.Trust = None,
 ) -> None:
     """Measure what the gradients of a model trained on DATA give away, and write a report.
 
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
     .csv.gz or .npz file.
 
+    With --recording nothing is trained: DATA holds candidates, and the audit tells how well the recorded
+    updates of a real federation show which of them each client trained on. They are taken as they are, so
+    give them encoded and scaled as the clients had them. --client names the column (or array) that says
+    who trained on a record; any word that is no client's, such as nobody, marks a record of nobody, and
+    1,500 of these are enough for a lower limit at 1% false alarms. Options about training do not apply.
+
     \b
     leakscope audit adult
     leakscope audit adult --defense Pruning:rate=0.99 --defense DPSGD:noise=0.1 --dp
     leakscope audit patients.csv --label mortality --secret gender
+    leakscope audit candidates.npz --recording run --client client --label y --model MLP
     """
     from leakscope import audits
 
     _trusting(trust or [])
+    _consistent(context)
+    if recording is not None:
+        from leakscope import recorded_audits
+
+        document = recorded_audits.requested(
+            data,
+            recording=recording,
+            client=client,
+            label=label,
+            model=model,
+            seen=seen,
+            centred=centred,
+            records=records,
+            drop=drop or [],
+            trials=trials,
+            seeds=seeds,
+            trust=trust or [],
+        )
+        folder = output or Path(f"audit-{audits.stem(data)}")
+        terminal.audited(document, folder, jobs=jobs, trust=trust or [])
+        return
     size: Any = {"batch": batch, "rounds": rounds, "trials": trials, "rehearsals": rehearsals, "seeds": seeds}
     document = audits.requested(
         data,
@@ -153,9 +138,9 @@ def audit(
         user=user,
         drop=drop or [],
         known=known or [],
-        model={"name": model} if model else None,
+        model=audits.named(model, "--model", 'MLP:activation="tanh"') if model else None,
         training={"rate": rate},
-        defenses=[audits.defended(text) for text in defense or []],
+        defenses=[audits.named(text, "--defense", "Pruning:rate=0.99") for text in defense or []],
         dp={"name": "DPSGD", "clip": clip, "noise": noise, "delta": delta} if dp else None,
         **size,
     )
@@ -165,25 +150,26 @@ def audit(
 
 @app.command(short_help="Find the cheapest defense that keeps a stated risk.")
 def tune(
-    data: Data = "adult",
-    label: Label = None,
-    secret: Secret = None,
-    drop: Drop = None,
+    data: options.Data = "adult",
+    label: options.Label = None,
+    secret: options.Secret = None,
+    drop: options.Drop = None,
     max_advantage: Annotated[
-        float, _number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty.")
+        float,
+        options.number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty."),
     ] = 0.1,
     max_loss: Annotated[
-        float, _number("The most accuracy it may cost the model: 0.02 is two points.")
+        float, options.number("The most accuracy it may cost the model: 0.02 is two points.")
     ] = 0.02,
-    batch: Annotated[int, _count("Records behind one gradient.")] = 16,
-    rounds: Rounds = 5,
-    trials: Trials = 2_000,
-    rehearsals: Rehearsals = 2_000,
-    rate: Rate = 0.1,
-    halvings: Annotated[int, _count("Strengths tried of a defense below its strongest.")] = 5,
-    output: Output = None,
-    jobs: Jobs = None,
-    trust: Trust = None,
+    batch: Annotated[int, options.count("Records behind one gradient.")] = 16,
+    rounds: options.Rounds = 5,
+    trials: options.Trials = 2_000,
+    rehearsals: options.Rehearsals = 2_000,
+    rate: options.Rate = 0.1,
+    halvings: Annotated[int, options.count("Strengths tried of a defense below its strongest.")] = 5,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
+    trust: options.Trust = None,
 ) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
@@ -208,7 +194,9 @@ def tune(
 
 
 @app.command(short_help="Run a plan, or what is missing of it; write a report.")
-def run(plan: Place, output: Output = None, jobs: Jobs = None, trust: Trust = None) -> None:
+def run(
+    plan: options.Place, output: options.Output = None, jobs: options.Jobs = None, trust: options.Trust = None
+) -> None:
     """Run the cells of a PLAN, or those that are still missing, and write a report.
 
     PLAN is a TOML file, or a folder that an audit or a run wrote, which holds its own. Interrupted
@@ -231,7 +219,7 @@ def run(plan: Place, output: Output = None, jobs: Jobs = None, trust: Trust = No
 
 
 @app.command(short_help="Write the report of a results folder again.")
-def report(folder: Place) -> None:
+def report(folder: options.Place) -> None:
     """Write the report of a results FOLDER again, from its files alone.
 
     FOLDER is one that an audit, a search or a run wrote, such as audit-adult.
@@ -243,8 +231,8 @@ def report(folder: Place) -> None:
 
 @app.command(short_help="Describe the recorded updates of a federation.")
 def recording(
-    folder: Place,
-    check: Annotated[bool, _option("Read every file and refuse what is damaged.", "--check")] = False,
+    folder: options.Place,
+    check: Annotated[bool, options.option("Read every file and refuse what is damaged.", "--check")] = False,
 ) -> None:
     """Describe the recorded updates of a federation.
 
@@ -263,16 +251,18 @@ def list_() -> None:
 def papers(
     paper: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     only: Annotated[
-        list[str] | None, _option("A figure or table, such as fig2; can be repeated.", metavar="FIGURE")
+        list[str] | None,
+        options.option("A figure or table, such as fig2; can be repeated.", metavar="FIGURE"),
     ] = None,
     quick: Annotated[
-        bool, _option("Fewer seeds, rounds and trials: minutes instead of hours.", "--quick")
+        bool, options.option("Fewer seeds, rounds and trials: minutes instead of hours.", "--quick")
     ] = False,
     record: Annotated[
-        bool, _option("Keep what is measured beside the paper's own (in a source checkout).", "--record")
+        bool,
+        options.option("Keep what is measured beside the paper's own (in a source checkout).", "--record"),
     ] = False,
-    output: Output = None,
-    jobs: Jobs = None,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
 ) -> None:
     """Run a paper's experiments and print our numbers beside its own.
 
@@ -301,6 +291,20 @@ def main() -> None:
     if code == 130:  # typer's word for Ctrl-C
         typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _consistent(context: click.Context) -> None:
+    """Refuse options that do not go with --recording, and those that only do."""
+    typed = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+    ]
+    for name in typed:
+        if "--recording" in typed and name in options.TRAINED:
+            raise ArgumentError(f"{name} is for a model trained here, and --recording has one; leave it out.")
+        if "--recording" not in typed and name in options.RECORDED:
+            raise ArgumentError(f"{name} is for the audit of a recording; name its folder by --recording.")
 
 
 def _trusting(trust: list[str]) -> None:

@@ -63,9 +63,12 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
     defaults, seeds = dict(document["defaults"]), document["seeds"]
     if quick:
         settings = dict(document["quick"])
-        seeds = settings.pop("seeds")
+        seeds, scored = settings.pop("seeds"), settings.pop("scored", None)
+        observe = defaults.pop("observe", None)
+        cells = [
+            _reduced({"observe": observe} | cell if observe else cell, settings, scored) for cell in cells
+        ]
         defaults |= settings
-        cells = [_reduced(cell, settings) for cell in cells]
     here = [cell for cell in cells if _available(cell.get("data", defaults["data"])["name"])]
     missing = [cell["id"] for cell in cells if cell not in here]
     if not here:
@@ -77,12 +80,19 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
     return from_document(made, where=f"paper {number}"), tomli_w.dumps(made), missing
 
 
-def _reduced(cell: Entry, settings: Mapping[str, Any]) -> Entry:
-    """A cell with no more rounds, trials and rehearsals than the quick settings have; the trials of an
-    audit cost nothing and stay."""
-    if cell["game"]["name"] == "AttributeAudit":
+def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> Entry:
+    """A cell with no more rounds, trials, rehearsals and clients attacked than the quick settings have;
+    the trials of an audit of an attribute cost nothing and stay."""
+    game = cell["game"]
+    if game["name"] == "AttributeAudit":
         return cell
-    return cell | {key: min(cell[key], value) for key, value in settings.items() if key in cell}
+    fewer = {key: min(cell[key], value) for key, value in settings.items() if key in cell}
+    if scored and "clients" in game:
+        fewer["game"] = game | {"scored": min(scored, game.get("scored", game["clients"]))}
+    if rounds := fewer.get("rounds", settings.get("rounds")):
+        seen = [r for r in cell.get("observe", ()) if r <= rounds]
+        fewer |= {"observe": seen or [rounds]} if "observe" in cell else {}
+    return cell | fewer
 
 
 def _available(name: str) -> bool:
@@ -182,8 +192,9 @@ def measured(number: str) -> list[Entry]:
 def rows(
     found: Iterable[Entry], *, figures: Iterable[str] = (), all_measures: bool = False
 ) -> list[list[str]]:
-    """Table rows: every published value with ours beside it; cells without one show their AUROC."""
-    wanted, lines = set(figures), []
+    """Table rows: every published value with ours beside it; cells without one show their AUROC. What
+    differs is said once for every cell."""
+    wanted, lines, said = set(figures), [], ""
     for entry in found:
         always = entry["measure"].endswith(("auroc", "epsilon_gaussian", "plr_at_1%"))
         shown = entry["published"] is not None or always or all_measures
@@ -193,9 +204,9 @@ def rows(
         theirs = "" if entry["published"] is None else f"{entry['published']:.4f}"
         covers = {None: "", True: "yes", False: "no"}[entry["covers"]]
         ours = f"{entry['value']:.4f} ({entry['low']:.4f} to {entry['high']:.4f})"
-        lines.append(
-            [entry["cell"], entry["measure"], theirs, ours, f"{spread:.4f}", covers, entry["scaled"]]
-        )
+        differs = entry["scaled"] if entry["cell"] != said else ""
+        said = entry["cell"]
+        lines.append([said, entry["measure"], theirs, ours, f"{spread:.4f}", covers, differs])
     return lines
 
 

@@ -17,9 +17,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from leakscope import charts, store, svg
+from leakscope import charts, federations, store, svg
+from leakscope.averages import Average, Json, needed, thinned
+from leakscope.federations import Watch, watches
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
-from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Average, Json, Section, stable, summarise
+from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Section, stable, summarise
 from leakscope.summary import audits as audits_of
 
 POINTS = 80  # drawn of one ROC curve, at most
@@ -90,18 +92,15 @@ def either(values: Iterable[object]) -> str:
 
 def too_few(section: Section, average: Average, fpr: float) -> tuple[int, int, int] | None:
     """Where `tpr_at_fpr` had too few trials for a lower limit above 0: (parts its error is cut into, trials
-    without the secret that one needs, trials in all that hold so many on average).
-
-    Until (1 - fpr)^n falls below its part of the error, not even n trials without a false alarm show
-    that the threshold keeps to ``fpr``."""
+    without the secret that one needs, trials in all that hold so many on average)."""
     chances = list(section.secret.get("chances") or [])
     kinds = 1 if len(chances) == 2 else len(chances)
     share = chances[0] if kinds == 1 else 1 - max(chances, default=1.0)  # of trials without the secret
     if average.seeds > 1 or average.low > 0 or not share > 0:
         return None
-    without = math.floor(math.log((1 - average.level) / 4 / kinds) / math.log1p(-fpr)) + 1
-    needed = math.ceil(without / share)
-    return (4 * kinds, without, needed) if average.n < needed else None
+    without = needed(average.level, fpr, kinds=kinds)
+    in_all = math.ceil(without / share)
+    return (4 * kinds, without, in_all) if average.n < in_all else None
 
 
 @dataclass(frozen=True)
@@ -140,6 +139,13 @@ def _drawn(found: Sequence[Secret]) -> set[int]:
     best = [row for secret in found if (row := secret.best_defended)]
     rest = sorted((row for secret in found for row in secret.rows), key=lambda row: row.section.worst_first)
     ordered = dict.fromkeys(row.number for row in (*first, *best, *rest) if row.section.estimates)
+    return set(list(ordered)[:FIGURES])
+
+
+def _watched_drawn(found: Sequence[Watch]) -> set[int]:
+    """The federations that get a figure: the worst on each dataset, then the rest."""
+    every = sorted((one for watch in found for one in watch.federations), key=lambda one: one.worst_first)
+    ordered = dict.fromkeys(one.number for one in (*(watch.worst for watch in found), *every))
     return set(list(ordered)[:FIGURES])
 
 
@@ -248,6 +254,7 @@ def _template() -> Template:
     )
     environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
     environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
+    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
     return environment.get_template("report.html")
 
@@ -255,10 +262,13 @@ def _template() -> Template:
 def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     """The page. All words from the data are escaped."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
+    federated = watches(results)
+    watched = [one for watch in federated for one in watch.federations]
     rows = [row for secret in found for row in secret.rows]
     measured = [row for row in rows if row.section.estimates]
     runs = [run for row in measured for run in row.section.runs]
     runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
+    runs += [run for one in watched for run in one.runs]
     lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
     return _template().render(
         title=title,
@@ -267,13 +277,19 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         rows=rows,
         measured=measured,
         attributes=audited,
+        watches=federated,
+        watched=watched,
+        watched_drawn=_watched_drawn(federated),
+        found_bands=(federations.SUBSTANTIAL, federations.SEVERE),
+        nominal=federations.NOMINAL,
         seeds=sorted({int(result["seed"]) for result in results}),
         severities=SEVERITIES,
         bands=(SLIGHT, SEVERE),
         vacuous=svg.VACUOUS,
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
         drawn=_drawn(found),
-        points=POINTS if len(rows) <= FIGURES else POINTS // 3,
+        points=POINTS if len(rows) + len(watched) <= FIGURES else POINTS // 3,
+        thinned=thinned,
         facts={
             "observed": either(row.section.observed for row in rows),
             "batch": either(row.section.secret.get("batch") for row in rows),

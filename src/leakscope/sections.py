@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from leakscope.averages import Average, Json
 from leakscope.plan import WORDS
-from leakscope.summary import SLIGHT, Audit, Average, Json, Section, source, stable
+from leakscope.summary import SLIGHT, Audit, Section, source, stable
 
 TOLD = (*WORDS, "defense", "adaptive")  # of a cell: what the page tells in other places, or not at all
 VICTIM = (*TOLD, "attack", "trials", "rehearsals")  # what may differ between attacks on one victim
@@ -131,10 +132,10 @@ def secrets(sections: Iterable[Section]) -> list[Secret]:
     found_secrets, number = [], 0
     shared = len({data for data, *_ in groups}) > 1
     for (_, column, _, kind), group in groups.items():
-        differences = _differences([section.cell for section in group], TOLD)
+        differing = differences([section.cell for section in group], TOLD)
         rows = [
             Row(number + i, section, words(section.cell.get("defense") or {}), differs)
-            for i, (section, differs) in enumerate(zip(group, differences, strict=True), start=1)
+            for i, (section, differs) in enumerate(zip(group, differing, strict=True), start=1)
         ]
         number += len(rows)
         secret, game = group[0].secret, group[0].cell.get("game") or {}
@@ -149,7 +150,7 @@ def secrets(sections: Iterable[Section]) -> list[Secret]:
     return found_secrets
 
 
-def _differences(tables: Sequence[Json], told: Iterable[str]) -> list[str]:
+def differences(tables: Sequence[Json], told: Iterable[str]) -> list[str]:
     """What tells tables apart, other than the keys of which the page tells elsewhere."""
     flat = [dict(_leaves(table)) for table in tables]
     paths = sorted({path for leaves in flat for path in leaves})
@@ -265,9 +266,9 @@ def _labels(cells: Sequence[Json]) -> list[str]:
     short = dict.fromkeys(range(len(cells)), "no defense")
     for name in set(names) - {""}:
         places = [i for i, other in enumerate(names) if other == name]
-        differences = _differences([defenses[i] for i in places], ("name",))
-        short |= {i: f"{name} {words}".strip() for i, words in zip(places, differences, strict=True)}
-    victims = _differences(cells, VICTIM)
+        differing = differences([defenses[i] for i in places], ("name",))
+        short |= {i: f"{name} {words}".strip() for i, words in zip(places, differing, strict=True)}
+    victims = differences(cells, VICTIM)
     return [", ".join(part for part in (short[i], victims[i]) if part) for i in range(len(cells))]
 
 

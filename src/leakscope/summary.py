@@ -90,11 +90,11 @@ def summarise(results: Sequence[Json]) -> list[Section]:
 def cells(results: Iterable[Json], kind: str) -> list[list[Json]]:
     """The results of each cell, by seed, of one kind: of games ("estimates"), of audits of an attribute
     ("audit") or of audits of a federation ("membership")."""
-    cells: dict[str, list[Json]] = {}
+    found: dict[str, list[Json]] = {}
     for result in results:
         if _kind(result) == kind:
-            cells.setdefault(stable(result["cell"]), []).append(result)
-    return [sorted(runs, key=lambda run: int(run["seed"])) for runs in cells.values()]
+            found.setdefault(stable(result["cell"]), []).append(result)
+    return [sorted(runs, key=lambda run: int(run["seed"])) for runs in found.values()]
 
 
 def stable(value: object) -> str:

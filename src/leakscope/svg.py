@@ -72,7 +72,13 @@ def scale(span: tuple[float, float]) -> str:
     return f'<svg class="strip" height="26" aria-hidden="true">{_rules(span, 6)}{"".join(texts)}</svg>'
 
 
-def roc(curve: Sequence[Point], *, marks: Iterable[tuple[float, Whisker, str]], title: str) -> str:
+def roc(
+    curve: Sequence[Point],
+    *,
+    marks: Iterable[tuple[float, Whisker, str]],
+    title: str,
+    hits: str = "secret named, when it holds",
+) -> str:
     """Hits against false alarms, the latter on a logarithmic axis, drawn as steps that never
     claim more than was measured; ``marks`` are (false alarms, hits with interval, words)."""
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
@@ -100,7 +106,7 @@ def roc(curve: Sequence[Point], *, marks: Iterable[tuple[float, Whisker, str]], 
     for rate, (value, low, high), words in marks:
         whisker = f'<path d="M{x(rate):.1f} {y(low):.1f}V{y(high):.1f}" class="whisker"/>'
         parts.append(point(x(rate), y(value), words, whisker))
-    parts.append(text(LEFT, 16, "secret named, when it holds", "start"))
+    parts.append(text(LEFT, 16, hits, "start"))
     parts.append(text(LEFT, HEIGHT - 6, "false alarms (log scale)", "start"))
     desc = (
         "Hits against false alarms; the higher above the dashed line of chance, the more leaks. Data below."

@@ -18,7 +18,7 @@ from leakscope.core import Guess, Knowledge, Loss, Params, Release, View
 from leakscope.dataset import Batch
 from leakscope.errors import ArgumentError, require
 from leakscope.gradients import alignment, moments
-from leakscope.gradients.aligned import every_label
+from leakscope.gradients.aligned import by_layer, every_label
 from leakscope.gradients.whitened import Whitening
 
 Label = Literal["known", "predicted", "sum", "max"]
@@ -70,14 +70,17 @@ class Cosine:
         require(self.start is None or self.start >= 1, "Cosine.start", "at least 1, or None", self.start)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        model, view = victim(knowledge), knowledge.simulate(rng)[0]
-        names, null = _per_round(model, view, self.label, cosines, joined=self.layer == "all")
-        first = _first(null) if self.start is None else min(self.start, len(null)) - 1
-        layer = _chosen(self.layer, names, null[first:])
+        model, joined = victim(knowledge), self.layer == "all"
+        first, layer = (self.start or 1) - 1, 0
+        if self.start is None or not joined:
+            view = knowledge.simulate(rng)[0]
+            names, null = _per_round(model, view, self.label, cosines, joined=joined)
+            first = _first(null) if self.start is None else first
+            layer = 0 if joined else _chosen(self.layer, names, null[min(first, len(null) - 1) :])
 
         def guess(view: View) -> Tensor:
-            _, found = _per_round(model, view, self.label, cosines, joined=self.layer == "all")
-            return found[first:, layer].mean(0)
+            found = _per_round(model, view, self.label, cosines, joined=joined)[1]
+            return found[min(first, len(found) - 1) :, layer].mean(0)
 
         return guess
 
@@ -100,10 +103,10 @@ class GradientDiff:
         require(self.scale > 0, "GradientDiff.scale", "positive", self.scale)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        model, view = victim(knowledge), knowledge.simulate(rng)[0]
-        joined = self.layer == "all"
-        names, null = _per_round(model, view, self.label, cosines, joined=joined)
-        layer = _chosen(self.layer, names, null)
+        model, joined, layer = victim(knowledge), self.layer == "all", 0
+        if not joined:
+            view = knowledge.simulate(rng)[0]
+            layer = _chosen(self.layer, *_per_round(model, view, self.label, cosines, joined=False))
 
         def score(aligned: Aligned) -> Tensor:
             return 2 * self.scale * aligned.dots - self.scale**2 * aligned.squares
@@ -243,22 +246,15 @@ def _aligned(
 ) -> Aligned:
     y = _labels(model, params, x, y, label)
     mode: Literal["known", "sum"] = "sum" if label == "sum" else "known"
-    found = alignment(model, params, x, y, update, label=mode, whitening=whitening)
-    groups: dict[str, list[str]] = {}
-    for name in found:
-        groups.setdefault(name.rpartition(".")[0] or name, []).append(name)
-    unknown = [name for name in only if name not in groups]
-    require(not unknown, "only", f"layers of the model ({', '.join(groups)})", unknown)
-    groups = {name: members for name, members in groups.items() if not only or name in only}
-    dots, squares = (
-        torch.stack(
-            [torch.stack([found[name][i].double() for name in group]).sum(0) for group in groups.values()]
-        )
-        for i in (0, 1)
-    )
-    own = [sum(float(update[name].double().square().sum()) for name in group) for group in groups.values()]
-    scale = torch.ones(len(own)) if whitening is not None else torch.tensor(own)
-    return Aligned(tuple(groups), dots, squares, scale.double())
+    found = by_layer(alignment(model, params, x, y, update, label=mode, whitening=whitening))
+    unknown = [name for name in only if name not in found]
+    require(not unknown, "only", f"layers of the model ({', '.join(found)})", unknown)
+    names = tuple(name for name in found if not only or name in only)
+    dots, squares = (torch.stack([found[name][i] for name in names]) for i in (0, 1))
+    if whitening is not None:  # what is whitened has been scaled
+        return Aligned(names, dots, squares, torch.ones(len(names), dtype=torch.float64))
+    own = by_layer({name: (v.flatten()[:0].sum(), v.double().square().sum()) for name, v in update.items()})
+    return Aligned(names, dots, squares, torch.stack([own[name][1] for name in names]))
 
 
 def _labels(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Tensor:

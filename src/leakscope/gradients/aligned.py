@@ -61,6 +61,20 @@ def alignment(
     }
 
 
+def by_layer(found: Alignment) -> Alignment:
+    """The same with a layer's weight and bias together, under the layer's name."""
+    groups: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for name, pair in found.items():
+        groups.setdefault(name.rpartition(".")[0] or name, []).append(pair)
+    return {
+        name: (
+            torch.stack([dots.double() for dots, _ in pairs]).sum(0),
+            torch.stack([squares.double() for _, squares in pairs]).sum(0),
+        )
+        for name, pairs in groups.items()
+    }
+
+
 def every_label(logits: Tensor, y: Tensor) -> Tensor:
     """The sum over all labels of the cross-entropy towards each, its mean over records."""
     return (logits.shape[1] * logits.logsumexp(1) - logits.sum(1)).mean()

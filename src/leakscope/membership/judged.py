@@ -125,13 +125,21 @@ def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:
             measures[f"conformal_fpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=0)
             measures[f"conformal_tpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=1)
     each = {name: [measure(t) for t in transcripts] for name, measure in measures.items()}
-    grid = roc(transcripts[0])
     return {
         "estimates": {name: asdict(_mean(found)) for name, found in each.items()},
         "deviation": {name: _deviation([one.value for one in found]) for name, found in each.items()},
         "clients": len(transcripts),
-        "roc": [list(point) for point in grid],
+        "roc": _mean_roc(transcripts),
     }
+
+
+def _mean_roc(transcripts: Sequence[Transcript]) -> list[list[float]]:
+    """The mean over clients of the hits within each rate; they share their non-members, so their grids
+    are the same."""
+    curves = [roc(transcript) for transcript in transcripts]
+    hits = [[tpr for _, tpr in curve] for curve in curves]
+    rates = [fpr for fpr, _ in curves[0]]
+    return [[fpr, statistics.fmean(at)] for fpr, at in zip(rates, zip(*hits, strict=True), strict=True)]
 
 
 def _conformal(transcript: Transcript, *, fpr: float, part: int) -> Estimate:

@@ -14,6 +14,7 @@ from torch import nn
 
 from leakscope import store
 from leakscope.core import Attack, Knowledge, Transcript, View
+from leakscope.data.files import sha256
 from leakscope.dataset import Batch, Dataset
 from leakscope.errors import DataError, require
 from leakscope.games import Membership
@@ -21,6 +22,7 @@ from leakscope.measures.membership import discoveries, p_values
 from leakscope.measures.utility import accuracy, majority
 from leakscope.membership.judged import Roster, Seen, Watched, brief, joined, judged, sizes
 from leakscope.recording import Recording
+from leakscope.recording.index import INDEX
 from leakscope.rng import seeded
 from leakscope.training import logits
 
@@ -35,7 +37,8 @@ class RecordingAudit:
     values that are no client's mark records of nobody. Of those, ``known`` (a share) are the adversary's
     own, ``held`` set the thresholds, and the rest are judged. Records are taken as they are: give them
     encoded and scaled as the clients had them. ``records`` names a CSV that every judged record's score
-    and p-value are written to; a report holds none of them.
+    and p-value are written to; a report holds none of them. ``digest`` is that of the recording's index
+    when the audit was planned: a recording that has gone on since is another one.
     """
 
     recording: str
@@ -46,6 +49,7 @@ class RecordingAudit:
     seen: Seen = "uploads"
     centred: bool = False
     records: str = ""
+    digest: str = ""
 
     kind = "membership"
 
@@ -58,7 +62,9 @@ class RecordingAudit:
     def run(self, model: nn.Module, data: Dataset, *, trials: int, seed: int) -> dict[str, Any]:
         """What the attacks found, and what the last recorded model is worth on records of nobody."""
         recording = Recording(Path(self.recording))
-        who, clients = self._roster(recording, data.distinct(), seeded(seed, "split"))
+        if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
+            raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
+        who, clients = self.roster(recording, data.distinct(), seeded(seed, "split"))
         watched = Watched(recording, model.eval(), clients, (), self.seen, self.centred)
         found = judged(self.attacks, watched, who, trials=trials, seed=seed)
         if self.records:
@@ -73,9 +79,10 @@ class RecordingAudit:
         }
         return {"membership": {"attacks": found} | sizes(who, watched), "utility": utility}
 
-    def _roster(
+    def roster(
         self, recording: Recording, data: Dataset, rng: torch.Generator
     ) -> tuple[Roster, tuple[str, ...]]:
+        """Who is who, and the clients whose records are among the candidates."""
         codes, names = data.secret(self.column), data.value_names(self.column)
         uploading = {client for r in recording.rounds for client in recording.clients_in(r)}
         clients = tuple(name for name in names if name in uploading)

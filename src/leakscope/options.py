@@ -1,0 +1,101 @@
+"""The options of the command line, in the words of its help."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+
+def option(words: str, *names: str, **settings: Any) -> Any:
+    return typer.Option(*names, help=words, **{"show_default": False, **settings})
+
+
+column = partial(option, metavar="COLUMN")
+number = partial(option, metavar="X", show_default=True)
+count = partial(option, metavar="N", show_default=True, min=1)
+
+TRAINED = (  # options about a model that is trained for its audit
+    "--secret", "--user", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense", "--dp",
+    "--clip", "--noise", "--delta",
+)  # fmt: skip
+RECORDED = ("--client", "--seen", "--centred", "--records")  # options about a recording
+
+# Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
+Data = Annotated[str, typer.Argument(hidden=True)]
+Place = Annotated[Path, typer.Argument(hidden=True)]
+Label = Annotated[str | None, column("The column the model learns to predict; needed for a file.")]
+Secret = Annotated[str | None, column("The private column the adversary is after; needed for a file.")]
+User = Annotated[
+    str | None,
+    column("The column that says whose record it is: adds user inference, and splits by person."),
+]
+Drop = Annotated[list[str] | None, column("A column to keep out of the model's inputs; can be repeated.")]
+Known = Annotated[
+    list[str] | None,
+    column(
+        "A column whose mean over the batch the adversary is told, for an attribute or a property only "
+        "('*': all but the secret); can be repeated."
+    ),
+]
+Model = Annotated[
+    str | None,
+    option(
+        "A model (see: leakscope list), with settings as a defense has them, or your own torch.nn.Module, "
+        "such as my_nets.Net; needs --trust my_nets. Of a recorded MLP the widths are read off.",
+        metavar="MODEL",
+    ),
+]
+Defenses = Annotated[
+    list[str] | None,
+    option(
+        "A defense to audit beside none, such as Sign or Pruning:rate=0.99 (see: leakscope list); the "
+        "adversary knows of it; can be repeated.",
+        metavar="DEFENSE",
+    ),
+]
+Rounds = Annotated[int, count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]
+Trials = Annotated[
+    int, count("Challenges the adversary answers: the more, the narrower the intervals.", min=2)
+]
+Rehearsals = Annotated[int, count("Challenges the adversary practises on public records.", min=2)]
+Rate = Annotated[float, number("Learning rate of the victim's SGD.")]
+Recorded = Annotated[
+    Path | None,
+    option("The recorded updates of a federation, to tell which candidates were trained on.", metavar="DIR"),
+]
+Client = Annotated[
+    str | None,
+    column("With --recording: the column that names the client who trained on a record, if any did."),
+]
+Seen = Annotated[
+    str,
+    option(
+        "With --recording: whether the adversary sees each upload, only their sum or only the broadcast.",
+        click_type=click.Choice(("uploads", "sum", "broadcast")),
+        show_default=True,
+    ),
+]
+Centred = Annotated[
+    bool, option("With --recording: take the step of the global model off every update.", "--centred")
+]
+Records = Annotated[
+    Path | None,
+    option("With --recording: a CSV for the score of every candidate, which is as private as they are."),
+]
+Jobs = Annotated[int | None, count("Cells run at the same time.", show_default="as many as there are cores")]
+Trust = Annotated[
+    list[str] | None, option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
+]
+Output = Annotated[
+    Path | None,
+    option(
+        "Folder for results and report; work that was interrupted is taken up in it.",
+        "--output",
+        "-o",
+        show_default="a folder here, named after what is run",
+    ),
+]

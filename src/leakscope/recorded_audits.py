@@ -1,0 +1,179 @@
+"""The audit of a recording, typed at the command line: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakscope import experiment
+from leakscope.audits import named, stem
+from leakscope.data.files import sha256
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError
+from leakscope.gradients import alignment, moments
+from leakscope.membership import RecordingAudit
+from leakscope.membership.judged import Watched
+from leakscope.membership.recorded import HEADER
+from leakscope.models import build, parameters
+from leakscope.plan import architecture, construct
+from leakscope.recording import Recording
+from leakscope.recording.index import INDEX, Shapes
+from leakscope.rng import seeded
+
+Table = dict[str, Any]
+ATTACKS = ("Cosine", "Whitened", "Loss", "FedLoss")
+FILES = (".csv", ".gz", ".npz")
+
+
+def requested(
+    data: str,
+    *,
+    recording: Path,
+    client: str | None,
+    label: str | None,
+    model: str | None,
+    seen: str,
+    centred: bool,
+    records: Path | None,
+    drop: Sequence[str],
+    trials: int,
+    seeds: int,
+    trust: Sequence[str],
+) -> Table:
+    """The plan of the audit of one recording, after a rehearsal of all that can go wrong with it."""
+    held = Recording(recording)
+    for option, given in (("--client", client), ("--label", label), ("--model", model)):
+        if given is None:
+            calls = f"; the recording calls its model {held.model_name!r}" if option == "--model" else ""
+            raise ArgumentError(f"--recording needs {option} beside it{calls}.")
+    held.complete()
+    table = _table(data, label=str(label), client=str(client), drop=drop)
+    candidates = experiment.dataset(table)
+    chosen, notes = _model(str(model), held)
+    built = build(architecture(chosen, trusted=trust), candidates, seeded(0, "model")).eval()
+    _fits(held, built, candidates, where=data)
+    attacks, left_out = _attacks(built, candidates, chosen["name"])
+    game: Table = {
+        "name": "RecordingAudit",
+        "recording": str(recording.resolve()),
+        "digest": sha256(recording / INDEX),
+        "attacks": [{"name": name} for name in attacks],
+        "column": client,
+        "seen": seen,
+        "centred": centred,
+    }
+    if records is not None:
+        game["records"] = str(_writable(records, seeds).resolve())
+    audit: RecordingAudit = construct(game, "audit")
+    _, clients = audit.roster(held, candidates.distinct(), seeded(0, "split"))
+    Watched(held, built, clients, (), audit.seen, audit.centred).channels()
+    cell: Table = {"id": "membership", "game": game, "data": table, "model": chosen, "trials": trials}
+    if notes or left_out:
+        cell["note"] = " ".join([*notes, *left_out])
+    return {"name": f"Audit of {stem(data)}", "seeds": list(range(seeds)), "cell": [cell]}
+
+
+def _table(data: str, *, label: str, client: str, drop: Sequence[str]) -> Table:
+    """The candidates: the column of clients beside the inputs, never among them."""
+    path = Path(data)
+    if path.suffix not in FILES:
+        raise ArgumentError(
+            f"with --recording DATA must be a file of candidates that ends in .csv, .csv.gz or .npz, got "
+            f"{data!r}."
+        )
+    if label == client:
+        raise ArgumentError(f"--label and --client must name two columns, got {label!r} for both.")
+    file = {"path": str(path.resolve()), "sha256": sha256(path)}
+    if path.suffix == ".npz":
+        if drop:
+            raise ArgumentError(
+                f"--drop is for the columns of a table, and {data} holds arrays; leave it out."
+            )
+        return {"name": "npz", **file, "y": label, "secrets": [client]}
+    table = {"name": "csv", **file, "label": label, "secrets": [], "user": client}
+    return table | ({"drop": list(drop)} if drop else {})
+
+
+def _model(text: str, recording: Recording) -> tuple[Table, list[str]]:
+    """The model's table; what shapes say of an MLP is taken from the recording."""
+    table = named(text, "--model", 'MLP:activation="tanh"')
+    if table["name"] != "MLP" or "hidden" in table:
+        return table, []
+    widths = _widths(recording.layers)
+    if widths is None:
+        return table, []
+    said = table.get("activation", "relu")
+    note = f"Widths {list(widths)} were read off the recording, and its activation was taken to be {said}."
+    return table | {"hidden": list(widths)}, [note]
+
+
+def _widths(layers: Shapes) -> tuple[int, ...] | None:
+    """The hidden widths of a net whose layers are named and shaped as `MLP` has them."""
+    weights = {name: shape for name, shape in layers.items() if name.endswith(".weight")}
+    places = [name.removesuffix(".weight") for name in weights]
+    shapes = list(weights.values())
+    first = int(places[0] == "1") if places else 0  # records of more than one dimension are flattened first
+    expected = [f"{first + 2 * i}.{part}" for i in range(len(places)) for part in ("weight", "bias")]
+    if list(layers) != expected or any(len(shape) != 2 for shape in shapes):
+        return None
+    return tuple(shape[0] for shape in shapes[:-1])
+
+
+def _fits(recording: Recording, model: nn.Module, candidates: Dataset, *, where: str) -> None:
+    """Refuse candidates and models that are not those of the recording."""
+    try:
+        recording.check(model)
+    except DataError:
+        name, shape = next(iter(recording.layers.items()))
+        width = candidates.x[0].numel()
+        if len(shape) == 2 and shape[1] != width:
+            raise DataError(
+                f"{where} has records of {width:,} inputs, and layer {name!r} of the recording takes "
+                f"{shape[1]:,}; encode the candidates as the clients did, or give the model that was trained."
+            ) from None
+        raise
+    outputs = model(candidates.x[:1]).shape[-1]
+    if outputs != candidates.classes:
+        raise DataError(
+            f"{where} has {candidates.classes} values of label {candidates.label!r}, and the model tells "
+            f"{outputs} classes apart; give candidates of every class, so that their codes are the model's."
+        )
+
+
+def _attacks(model: nn.Module, candidates: Dataset, name: str) -> tuple[tuple[str, ...], list[str]]:
+    """The attacks that the model allows, and in words why one is left out."""
+    some, params = candidates.take(torch.arange(2)), parameters(model)
+    alignment(model, params, some.x, some.y, params)
+    notes = []
+    if any(buffer.is_floating_point() for buffer in model.buffers()):
+        notes.append(
+            f"{name} has batch statistics or other buffers, which no recording holds: candidates pass "
+            f"through those of a new model."
+        )
+    try:
+        moments(model, params, some.x, some.y)
+    except ArgumentError:
+        note = f"Whitened is left out: {name} has layers other than linear ones and convolutions."
+        return tuple(attack for attack in ATTACKS if attack != "Whitened"), [*notes, note]
+    return ATTACKS, notes
+
+
+def _writable(records: Path, seeds: int) -> Path:
+    """A place for the table of records, which overwrites nothing but its like."""
+    if seeds > 1:
+        raise ArgumentError(f"--records lists one audit, got --seeds {seeds}; leave one of them out.")
+    if not records.parent.is_dir() or records.is_dir():
+        raise DataError(f"--records must be a file in a folder that exists, got {str(records)!r}.")
+    if records.exists():
+        try:
+            with records.open(encoding="utf-8") as file:
+                first = file.readline().strip()
+        except (OSError, UnicodeDecodeError):
+            first = ""
+        if first != ",".join(HEADER):
+            raise DataError(f"--records would overwrite {str(records)!r}, which holds something else.")
+    return records
