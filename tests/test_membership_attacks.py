@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
 from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
-from leakscope.core import Knowledge
+from leakscope.core import Knowledge, Transcript
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
 from leakscope.games import Membership
-from leakscope.measures.success import auroc
+from leakscope.measures.success import advantage, auroc, guessing
 from leakscope.recording import RecordedChannel, Recorder, Recording
 from leakscope.referee import play
 
@@ -155,19 +155,69 @@ def _cosine(params, update, x, y, label, layer) -> float:
     return max(cos(g) for g in every)
 
 
-def test_gradient_diff_is_the_difference_of_the_distances(tmp_path):
+@pytest.mark.parametrize("label", ["known", "sum"])
+def test_gradient_diff_is_the_difference_of_the_distances(label, tmp_path):
     members = records(5, 0)
     recording = recorded(tmp_path / "run", members, rounds=1)
-    transcript = played(recording, members, GradientDiff(scale=0.5))
+    transcript = played(recording, members, GradientDiff(scale=0.5, label=label))
     update, params = recording.update(0, "a"), recording.global_model(0)
+    if label == "sum":  # as printed
+        update = {k: -u for k, u in update.items()}
     distances = []
     for x, y in zip(members.x, members.y, strict=True):
-        g = gradient(net(), params, x[None], y[None])
+        labels = [y] if label == "known" else [torch.tensor(a) for a in range(CLASSES)]
+        each = [gradient(net(), params, x[None], a[None]) for a in labels]
+        g = {k: sum(one[k] for one in each) for k in each[0]}
         here = sum(update[k].double().square().sum() for k in g)
         there = sum((update[k].double() - 0.5 * g[k].double()).square().sum() for k in g)
         distances.append(float(here - there))
     found = sorted(transcript.guesses[transcript.secrets == 1].tolist())
     assert found == pytest.approx(sorted(distances), rel=1e-4)
+
+
+def test_what_is_private_of_candidates_and_their_order_are_not_shown(tmp_path):
+    members = replace(records(40, 0), private={"client": torch.ones(40, dtype=torch.long)})
+    others = replace(records(60, 1), private={"client": torch.zeros(60, dtype=torch.long)})
+    channel = RecordedChannel(recorded(tmp_path / "run", members), net(), ("a",))
+    view, secrets = Membership(members, others).deal(channel, 100, torch.Generator().manual_seed(0))
+    assert view.public["candidates"].data.private == {}
+    assert 0 < int(secrets[:40].sum()) < 40
+
+
+def test_an_attack_that_says_no_to_all_has_no_advantage(tmp_path):
+    members = records(20, 0)
+    recording = recorded(tmp_path / "run", members, silent=True)
+    transcript = played(recording, members, FedLoss())  # scores below 0: nobody is called a member
+    assert guessing(transcript) == pytest.approx(300 / 320)
+    assert advantage(transcript).value == 0
+
+
+def test_a_score_that_is_no_number_is_refused():
+    with pytest.raises(ArgumentError, match="scores must be numbers"):
+        Transcript.of_scores(
+            torch.tensor([0, 1]), torch.tensor([0.0, float("nan")]), torch.tensor([0.5, 0.5])
+        )
+
+
+def test_a_model_in_training_mode_is_scored_as_if_it_were_not(tmp_path):
+    members = records(10, 0)
+    recording = recorded(tmp_path / "run", members)
+    noisy = nn.Sequential(*net(), nn.Dropout(0.5))
+    channel = RecordedChannel(recording, noisy, ("a",))
+    game = Membership(members, records(30, 1))
+    knowledge = Knowledge(game.on(records(20, 2)), channel, 20)
+    first, again = (
+        play(game, channel, FedLoss(), knowledge, trials=20, rng=torch.Generator().manual_seed(0)).guesses
+        for _ in range(2)
+    )
+    assert torch.equal(first, again)
+    assert noisy.training
+
+
+def test_a_start_beyond_the_observed_rounds_is_refused(tmp_path):
+    members = records(10, 0)
+    with pytest.raises(ArgumentError, match="one of the 2 observed rounds, got 3"):
+        played(recorded(tmp_path / "run", members), members, Cosine(start=3))
 
 
 def test_modified_entropy_and_loss_are_the_formulas_printed(tmp_path):

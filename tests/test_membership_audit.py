@@ -204,6 +204,29 @@ def test_candidates_of_nobody_in_the_recording_are_refused(federation):
         RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, few, trials=10, seed=0)
 
 
+def test_a_record_of_a_client_and_of_nobody_is_refused_by_number(federation):
+    model, candidates, folder = federation
+    member = int((candidates.private["client"] == 0).nonzero()[0])
+    doubled = candidates.take(torch.tensor([member, *range(len(candidates))]))
+    doubled.private["client"][0] = 2
+    with pytest.raises(DataError, match=f"candidates 0 and {member + 1} are the same record"):
+        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, doubled, trials=10, seed=0)
+
+
+def test_a_model_whose_statistics_are_not_recorded_is_refused(federation):
+    _, candidates, folder = federation
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+    with pytest.raises(ArgumentError, match=r"model\.2 must not need running statistics"):
+        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, candidates, trials=10, seed=0)
+    with pytest.raises(ArgumentError, match="told half of the members"):
+        RecordingAudit("run", (Zari(),), records="x.csv")
+
+
+def test_clients_that_sit_out_some_rounds_are_judged_on_theirs():
+    found = run(audit(fraction=0.5), table(300, 0), rounds=6, observed=range(6))["membership"]
+    assert 1 <= found["rounds"] < 6
+
+
 def test_candidates_that_do_not_fit_the_recorded_model_are_refused(federation):
     _, candidates, folder = federation
     with pytest.raises(DataError, match="does not fit the model"):

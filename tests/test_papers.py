@@ -32,7 +32,10 @@ def measures(cell) -> set[str]:
     if not federated(cell):
         return {*published.MEASURES}
     attacks = [brief(attack) for attack in construct(cell.game, "audit").attacks]
-    return {"accuracy", *(f"{a} {m}" for a in attacks for m in ("plr_at_1%", "plr_at_5%", "auroc"))}
+    return {
+        "accuracy",
+        *(f"{a} {m}" for a in attacks for m in ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")),
+    }
 
 
 @pytest.mark.parametrize("number", published.documents())

@@ -57,6 +57,16 @@ def test_the_sum_is_the_weighted_mean_and_one_trial(recording):
         assert layers["weight"][0, 0, 0] == (1 * 1 + 3 * 3) / 4
 
 
+def test_the_sum_is_of_all_who_uploaded_whoever_is_asked_about(recording):
+    (_, layers), _ = releases(RecordedChannel(recording, nn.Linear(2, 2), ("a",), seen="sum"))
+    assert layers["weight"][0, 0, 0] == (1 * 1 + 3 * 3) / 4
+
+
+def test_only_uploads_can_be_centred(recording):
+    with pytest.raises(ArgumentError, match="False unless uploads are seen"):
+        RecordedChannel(recording, nn.Linear(2, 2), seen="sum", centred=True)
+
+
 def test_the_broadcast_is_the_step_between_global_models_and_needs_the_next_one(recording):
     channel = RecordedChannel(recording, nn.Linear(2, 2), seen="broadcast")
     assert channel.rounds == (0, 1)

@@ -234,7 +234,7 @@ def test_the_figure_has_its_numbers_under_it():
     assert len(table) > 10
     assert {(float(fpr[:-1]), float(tpr[:-1])) for fpr, tpr in table} <= measured
     assert "members named" in html
-    assert "Line: client 0, the first of them" in Tags(html).text
+    assert "Line: the whole curve, both the mean of" in Tags(html).text
 
 
 def test_a_ratio_over_seeds_may_exceed_one_and_not_its_ceiling():
@@ -307,8 +307,10 @@ def test_a_test_that_the_held_out_records_cannot_make_is_named_and_one_that_fail
     assert "No test at 5%" not in text
     assert "above nominal" not in text
     off = attacked()
-    off["estimates"]["conformal_fpr_at_5%"] = measure(0.09, 0.051, 0.12)
-    assert "5.1% to 12.0% above nominal" in words(federation(off))
+    off["estimates"]["conformal_fpr_at_5%"] = measure(0.08, 0.058, 0.107)
+    assert "above nominal" not in words(federation(off))  # 300 held-out records may do that
+    off["estimates"]["conformal_fpr_at_5%"] = measure(0.12, 0.093, 0.152)
+    assert "9.3% to 15.2% above nominal" in words(federation(off))
 
 
 def test_federations_that_failed_say_so():

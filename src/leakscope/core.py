@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.dataset import Batch, Dataset
+from leakscope.errors import require
 
 Layers = Mapping[str, Tensor]  # parameter name -> (trials, *shape), in model order
 Params = Mapping[str, Tensor]  # parameter name -> shape
@@ -81,6 +82,7 @@ class Transcript:
     @staticmethod
     def of_scores(secrets: Tensor, scores: Tensor, prior: Tensor) -> Transcript:
         """One score a trial; the trials dealt with a secret of -1 are the null's."""
+        require(not bool(scores.isnan().any()), "the attack's scores", "numbers", "nan")
         null = scores[secrets < 0] if bool((secrets < 0).any()) else None
         return Transcript(secrets[secrets >= 0], scores[secrets >= 0], prior, null=null)
 

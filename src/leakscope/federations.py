@@ -3,11 +3,14 @@ how surely, and what the adversary was assumed to see and know."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import PurePath
+
+from scipy import stats
 
 from leakscope.averages import Average, Curve, Json, average, averages, finite, mean, mean_roc, needed
 from leakscope.plan import WORDS
@@ -17,7 +20,7 @@ from leakscope.summary import SEVERITIES, cells, source, stable
 CHANCE = 0.01  # what guessing finds of the members while naming 1% of the others
 SUBSTANTIAL, SEVERE = 0.03, 0.1  # where the words for severity change; stated on the page
 NOMINAL = (0.01, 0.05, 0.1)  # rates that the conformal test is asked to keep
-RATIOS = {"plr_at_1%": 100.0, "plr_at_5%": 20.0}  # the most that a likelihood ratio can be
+RATIOS = {"plr_at_1%": 100.0, "plr_at_2%": 50.0, "plr_at_5%": 20.0}  # the most that a likelihood ratio can be
 LABELS = {
     "known": "",
     "predicted": "does not know the record's label: takes the one the model predicts",
@@ -169,11 +172,6 @@ class Federation:
         return found if isinstance(found, list | tuple) else ()
 
     @property
-    def first(self) -> str:
-        """Whose ROC curve is kept."""
-        return str(self._watched[0]) if self.seen == "uploads" and self._watched else ""
-
-    @property
     def own(self) -> str:
         """How many records a member is sought among: one client's, or all of them."""
         members, clients = self.size("members"), max(1, self.size("clients"))
@@ -188,6 +186,14 @@ class Federation:
         trials = self.cell.get("trials")
         trials = trials if isinstance(trials, int) else 2_000
         return min(trials - trials // 2, self.size("others"))
+
+    def unlikely(self, rate: float, realised: Average) -> bool:
+        """Whether so many false alarms have a chance below 0.5% if held-out and judged records were drawn
+        alike: their number is then beta-binomial. Clients and seeds are taken for one."""
+        held, n = self.size("held"), self.judged
+        k = math.floor(rate * (held + 1) * (1 + 1e-12))
+        alarms = math.ceil(realised.value * n)
+        return bool(n and k) and float(stats.betabinom.sf(alarms - 1, n, k, held + 1 - k)) < 0.005
 
     @property
     def strongest(self) -> Attacked | None:

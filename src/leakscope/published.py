@@ -137,8 +137,7 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
-    rate = measure.endswith(("auroc", "accuracy")) or "pr_at" in measure
-    mean = over_seeds(each, most=1.0 if rate or measure in MEASURES else math.inf, raw=raw)
+    mean = over_seeds(each, most=_most(measure), raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
     theirs = cell["published"].get(measure)
@@ -164,6 +163,12 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
         "keys": [run["key"] for run in runs],
         "versions": first["versions"],
     }
+
+
+def _most(measure: str) -> float:
+    """The largest value a measure can have."""
+    ratios = {"plr_at_1%": 100.0, "plr_at_2%": 50.0, "plr_at_5%": 20.0}
+    return math.inf if measure in EPSILONS else ratios.get(measure.rpartition(" ")[2], 1.0)
 
 
 def record(number: str, results: Sequence[store.Result], *, quick: bool) -> Path:

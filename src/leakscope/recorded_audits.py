@@ -69,7 +69,7 @@ def requested(
     if records is not None:
         game["records"] = str(_writable(records, seeds).resolve())
     audit: RecordingAudit = construct(game, "audit")
-    _, clients = audit.roster(held, candidates.distinct(), seeded(0, "split"))
+    _, clients = audit.roster(held, candidates, seeded(0, "split"))
     Watched(held, built, clients, (), audit.seen, audit.centred).channels()
     cell: Table = {"id": "membership", "game": game, "data": table, "model": chosen, "trials": trials}
     if notes or left_out:

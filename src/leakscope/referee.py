@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.channels import Silent
 from leakscope.core import Attack, Channel, Game, Knowledge, Release, Transcript, View
+from leakscope.games import Membership
 from leakscope.rng import fork, integer
 
 
@@ -27,9 +28,17 @@ def play(
     view, secrets = game.deal(channel, trials, deal)
     said = guess(view)
     if said.dim() != 3:
-        return Transcript.of_scores(secrets, said, game.chances)
+        return Transcript.of_scores(secrets, said, _prior(game, secrets))
     blind = _blind(attack, knowledge, view, len(secrets), seed) if "known" in view.public else None
     return Transcript.of_rounds(secrets, said, game.chances, belief=knowledge.belief, blind=blind)
+
+
+def _prior(game: Game, secrets: Tensor) -> Tensor:
+    """The chances the game drew with; those of membership are as many as there were records of each."""
+    if not isinstance(game, Membership):
+        return game.chances
+    counts = torch.bincount(secrets[secrets >= 0], minlength=2).double()
+    return counts / counts.sum()
 
 
 def _blind(attack: Attack, knowledge: Knowledge, view: View, trials: int, seed: int) -> Tensor:

@@ -7,7 +7,8 @@ chooses (layer, first round, whitening, scale) it chooses on those. All scores c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -23,6 +24,7 @@ from leakscope.gradients.whitened import Whitening
 
 Label = Literal["known", "predicted", "sum", "max"]
 LABELS = ("known", "predicted", "sum", "max")
+FIRM = 1e9  # a damping beyond which nothing changes but the precision
 Score = Callable[["Aligned"], Tensor]  # -> (layers, n)
 
 
@@ -80,7 +82,12 @@ class Cosine:
 
         def guess(view: View) -> Tensor:
             found = _per_round(model, view, self.label, cosines, joined=joined)[1]
-            return found[min(first, len(found) - 1) :, layer].mean(0)
+            if first >= len(found):
+                raise ArgumentError(
+                    f"Cosine.start must be one of the {len(found)} observed rounds, got {self.start}; "
+                    f"observe more rounds or start earlier."
+                )
+            return found[first:, layer].mean(0)
 
         return guess
 
@@ -126,7 +133,7 @@ class Whitened:
     standardised on other non-members and averaged over layers and rounds. ``share`` of the known
     non-members give the moments, the rest the standardisation. ``noise`` is the standard deviation of
     noise the adversary knows to be in every entry of the update: the damping grows with its share, until
-    at much noise nothing is whitened. Null setting: infinite damping, a standardised cosine.
+    at much noise nothing is whitened. Null setting: a damping of 1e9, a standardised cosine.
     """
 
     label: Label = "known"
@@ -138,7 +145,7 @@ class Whitened:
     def __post_init__(self) -> None:
         _check_label("Whitened", self.label)
         require(self.label != "max", "Whitened.label", "known, predicted or sum", self.label)
-        require(self.damping > 0, "Whitened.damping", "positive", self.damping)
+        require(0 < self.damping <= FIRM, "Whitened.damping", f"positive and at most {FIRM:g}", self.damping)
         require(self.noise >= 0, "Whitened.noise", "at least 0", self.noise)
         require(0 < self.share < 1, "Whitened.share", "between 0 and 1", self.share)
 
@@ -173,19 +180,19 @@ class Whitened:
         for name in found.inputs:
             size = float(update[name].double().square().mean())
             signal = max(size - self.noise**2, 1e-12 * size)
-            damping[name] = self.damping + (self.noise / signal**0.5 if self.noise else 0.0)
+            damping[name] = min(FIRM, self.damping + (self.noise / signal**0.5 if self.noise else 0.0))
         return found.whitening(damping=damping)
 
 
 def victim(knowledge: Knowledge) -> nn.Module:
-    """The model whose updates are seen, in evaluation mode already or without layers that would care."""
+    """The model whose updates are seen, in evaluation mode: a record's score depends on no other."""
     model = getattr(knowledge.channel, "model", None)
     if not isinstance(model, nn.Module):
         raise ArgumentError(
             f"membership attacks need a channel with a model, such as RecordedChannel, got "
             f"{type(knowledge.channel).__name__}."
         )
-    return model
+    return deepcopy(model).eval() if model.training else model
 
 
 def candidates(view: View) -> tuple[Tensor, Tensor]:
@@ -208,7 +215,7 @@ def _seen(release: Release) -> tuple[Params, Params]:
 def _per_round(
     model: nn.Module, view: View, label: Label, score: Score, *, joined: bool
 ) -> tuple[tuple[str, ...], Tensor]:
-    """The layers' names and the scores (rounds, layers, n), their sign the label mode's."""
+    """The layers' names and the scores (rounds, layers, n), the update's sign the label mode's."""
     x, y = candidates(view)
     rounds: list[Tensor] = []
     names: tuple[str, ...] = ()
@@ -218,10 +225,11 @@ def _per_round(
         for labels in _tried(model, params, x, y, label):
             aligned = _aligned(model, params, update, x, labels, label)
             aligned = aligned.joined if joined else aligned
+            aligned = replace(aligned, dots=_sign(label) * aligned.dots)
             names = aligned.names
             found.append(score(aligned))
         rounds.append(torch.stack(found).amax(0))
-    return names, _sign(label) * torch.stack(rounds)
+    return names, torch.stack(rounds)
 
 
 def _tried(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Iterator[Tensor]:

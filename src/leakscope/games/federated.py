@@ -17,8 +17,9 @@ from leakscope.errors import ArgumentError, DataError, require
 class Membership:
     """Tell whether a record was among those a client trained on.
 
-    Candidates are drawn at equal odds from the client's records ``members`` and from ``others`` that no
-    client had, each at most once; the adversary is given them (view.public "candidates", rows (t, 1)).
+    Half of the candidates are drawn from the client's records ``members`` and half from ``others`` that no
+    client had, each at most once: of fewer than that, all. The adversary is given them, in any order and
+    without what is private of them (view.public "candidates", rows (t, 1)).
     ``held`` are further non-members, which are scored like candidates and set the threshold; their
     secret is dealt as -1, and they count in no measure of success.
     """
@@ -70,7 +71,8 @@ class Membership:
         if self.held is not None:
             parts.append(self.held)
             secrets = torch.cat([secrets, torch.full((len(self.held),), -1)])
-        joined = _joined(parts)
+        order = torch.randperm(len(secrets), generator=rng)
+        joined, secrets = replace(_joined(parts).take(order), private={}), secrets[order]
         batch = Batch(joined, torch.arange(len(joined))[:, None])
         return View(channel(batch, secrets, rng), {"candidates": batch}), secrets
 

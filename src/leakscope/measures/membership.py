@@ -88,4 +88,5 @@ def _share(name: str, called: Tensor, level: float) -> Estimate:
     if n == 0:
         raise ArgumentError(f"{name} needs at least one trial of its kind; play more trials.")
     interval = stats.binomtest(hits, n).proportion_ci(level, "exact")
-    return Estimate(name, hits / n, float(interval.low), float(interval.high), level, n, "Clopper-Pearson")
+    method = "Clopper-Pearson, given the held-out records"
+    return Estimate(name, hits / n, float(interval.low), float(interval.high), level, n, method)

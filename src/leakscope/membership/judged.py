@@ -90,7 +90,7 @@ def sizes(who: Roster, watched: Watched) -> dict[str, Any]:
         "known": len(who.known),
         "held": len(who.held),
         "watched": list(watched.clients),
-        "rounds": len(watched.channels()[0][1].rounds),
+        "rounds": min(len(channel.rounds) for _, channel, _ in watched.channels()),
         "seen": watched.seen,
         "centred": watched.centred,
     }
@@ -115,6 +115,7 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
 def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:
     measures: dict[str, Callable[[Transcript], Estimate]] = {
         "plr_at_1%": plr_at_fpr,
+        "plr_at_2%": partial(plr_at_fpr, fpr=0.02),
         "plr_at_5%": partial(plr_at_fpr, fpr=0.05),
         "auroc": auroc,
         "tpr_at_1%": tpr_at_fpr,

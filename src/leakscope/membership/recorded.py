@@ -5,18 +5,21 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope import store
+from leakscope.attacks.losses import Zari
 from leakscope.core import Attack, Knowledge, Transcript, View
 from leakscope.data.files import sha256
 from leakscope.dataset import Batch, Dataset
-from leakscope.errors import DataError, require
+from leakscope.errors import ArgumentError, DataError, require
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
 from leakscope.measures.utility import accuracy, majority
@@ -55,6 +58,11 @@ class RecordingAudit:
 
     def __post_init__(self) -> None:
         require(len(self.attacks) > 0, "RecordingAudit.attacks", "at least one", self.attacks)
+        if self.records and any(isinstance(attack, Zari) for attack in self.attacks):
+            raise ArgumentError(
+                "RecordingAudit.records must be empty with Zari, which is told half of the members; leave "
+                "one of them out."
+            )
         shares = (self.known, self.held)
         rule = "positive shares that leave some"
         require(min(shares) > 0 and sum(shares) < 1, "RecordingAudit.known and held", rule, shares)
@@ -64,8 +72,9 @@ class RecordingAudit:
         recording = Recording(Path(self.recording))
         if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
-        who, clients = self.roster(recording, data.distinct(), seeded(seed, "split"))
-        watched = Watched(recording, model.eval(), clients, (), self.seen, self.centred)
+        who, clients = self.roster(recording, data, seeded(seed, "split"))
+        model = _still(model)
+        watched = Watched(recording, model, clients, (), self.seen, self.centred)
         found = judged(self.attacks, watched, who, trials=trials, seed=seed)
         if self.records:
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
@@ -82,10 +91,14 @@ class RecordingAudit:
     def roster(
         self, recording: Recording, data: Dataset, rng: torch.Generator
     ) -> tuple[Roster, tuple[str, ...]]:
-        """Who is who, and the clients whose records are among the candidates."""
-        codes, names = data.secret(self.column), data.value_names(self.column)
+        """Who is who, repetitions left out, and the clients whose records are among the candidates."""
         uploading = {client for r in recording.rounds for client in recording.clients_in(r)}
-        clients = tuple(name for name in names if name in uploading)
+        names = data.value_names(self.column)
+        nobody = torch.tensor([name not in uploading for name in names])
+        _one_sided(data, nobody[data.secret(self.column)])
+        data = data.distinct()
+        codes = data.secret(self.column)
+        clients = tuple(n for i, n in enumerate(names) if n in uploading and bool((codes == i).any()))
         if not clients:
             raise DataError(
                 f"column {self.column!r} names no client of the recording: it has "
@@ -93,7 +106,6 @@ class RecordingAudit:
                 f"{', '.join(map(repr, sorted(uploading)[:8]))}; name them alike."
             )
         members = tuple(data.take((codes == names.index(name)).nonzero()[:, 0]) for name in clients)
-        nobody = torch.tensor([name not in uploading for name in names])
         rest = nobody[codes].nonzero()[:, 0]
         rest = rest[torch.randperm(len(rest), generator=rng)]
         cuts = (int(self.known * len(rest)), int(self.held * len(rest)))
@@ -104,6 +116,29 @@ class RecordingAudit:
             )
         known, held, others = (data.take(part) for part in rest.split((*cuts, len(rest) - sum(cuts))))
         return Roster(members, known, held, others), clients
+
+
+def _still(model: nn.Module) -> nn.Module:
+    """A copy in evaluation mode; refused where a recording lacks what that needs."""
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and module.running_mean is not None:
+            raise ArgumentError(
+                f"model.{name} must not need running statistics, which a recording does not hold, got "
+                f"{type(module).__name__}; use GroupNorm."
+            )
+    return deepcopy(model).eval()
+
+
+def _one_sided(data: Dataset, nobody: Tensor) -> None:
+    """Refuse a record that is said to be a client's and to be nobody's."""
+    first: dict[str, int] = {}
+    for i, key in enumerate(data.hashes):
+        j = first.setdefault(key, i)
+        if bool(nobody[i]) != bool(nobody[j]):
+            raise DataError(
+                f"candidates {j} and {i} are the same record, once a client's and once nobody's; what is a "
+                f"member cannot be a non-member: leave one out."
+            )
 
 
 def _listed(

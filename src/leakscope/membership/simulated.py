@@ -192,7 +192,7 @@ def audited(
             recording,
             evaluated(model, history),
             tuple(str(c) for c in range(count)),
-            tuple(observed),
+            tuple(observed) if audit.seen == "broadcast" else (),  # no other uploads are recorded
             audit.seen,
             audit.centred,
         )

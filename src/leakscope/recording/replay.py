@@ -20,9 +20,10 @@ from leakscope.recording.reader import Recording
 class RecordedChannel:
     """Each observed round releases what a recording holds of it, one trial for each client.
 
-    ``seen``: the clients' "uploads"; only their weighted "sum", as one trial, which is all that a server
-    sees under secure aggregation; or only the "broadcast", the step from one global model to the next.
-    ``centred`` subtracts that step from the uploads, for an adversary who sees the global models too.
+    ``seen``: the clients' "uploads"; only the weighted "sum" of all who uploaded, as one trial, which is
+    what a server sees under secure aggregation; or only the "broadcast", the step from one global model to
+    the next. ``centred`` subtracts that step from the uploads, for an adversary who sees the global models
+    too and a server that averages (a server rate of 1).
     ``rounds`` are the recording's own numbers; left out: all in which every one of the clients uploaded.
     """
 
@@ -36,6 +37,12 @@ class RecordedChannel:
     def __post_init__(self) -> None:
         modes = ("uploads", "sum", "broadcast")
         require(self.seen in modes, "RecordedChannel.seen", f"one of {', '.join(modes)}", self.seen)
+        require(
+            not self.centred or self.seen == "uploads",
+            "RecordedChannel.centred",
+            "False unless uploads are seen",
+            self.centred,
+        )
         clients = tuple(str(client) for client in self.clients) or self.recording.clients
         object.__setattr__(self, "clients", clients)
         self.recording.check(self.model)
@@ -48,10 +55,11 @@ class RecordedChannel:
     def _usable(self) -> tuple[int, ...]:
         held = self.recording.rounds
         needs_next = self.centred or self.seen == "broadcast"
+        wanted = bool if self.seen == "sum" else set(self.clients).issubset
         rounds = tuple(
             r
             for r in held
-            if (self.seen == "broadcast" or set(self.clients) <= set(self.recording.clients_in(r)))
+            if (self.seen == "broadcast" or wanted(set(self.recording.clients_in(r))))
             and (r + 1 in held or not needs_next)
         )
         if not rounds:
@@ -72,7 +80,7 @@ class RecordedChannel:
         if self.seen == "broadcast":
             return {name: step[None] for name, step in self._step(r).items()}
         if self.seen == "sum":
-            return {name: part[None] for name, part in self.recording.aggregate(r, self.clients).items()}
+            return {name: part[None] for name, part in self.recording.aggregate(r).items()}
         updates = [self.recording.update(r, client) for client in self.clients]
         layers = {name: torch.stack([update[name] for update in updates]) for name in updates[0]}
         if self.centred:
