@@ -289,7 +289,7 @@ def test_a_table_of_candidates_is_taken_as_it_is_and_its_clients_are_no_input(
     monkeypatch.chdir(deployed)
     roles = ["--client", "site", "--label", "digit", "--drop", "ward", "--model", "MLP:hidden=[24]"]
     command = ["audit", "c.csv", "--recording", "run", *roles, "-o", tmp_path / "out", "--jobs", "1"]
-    code, out, err = said([*command, "--seen", "broadcast", "--centred"], monkeypatch, capsys)
+    code, out, err = said([*command, "--seen", "broadcast"], monkeypatch, capsys)
     assert code == 0, err
     assert "Widths" not in out
     plan = parse((tmp_path / "out" / "plan.toml").read_text())
@@ -299,7 +299,7 @@ def test_a_table_of_candidates_is_taken_as_it_is_and_its_clients_are_no_input(
     np.testing.assert_allclose(records.x.numpy(), arrays["x"], rtol=1e-6)
     assert records.y.tolist() == arrays["y"].tolist()
     found = store.results(tmp_path / "out")[0]["membership"]
-    assert (found["seen"], found["centred"]) == ("broadcast", True)
+    assert (found["seen"], found["centred"]) == ("broadcast", False)
 
 
 def test_a_model_that_cannot_be_whitened_is_audited_without_it(deployed, tmp_path, monkeypatch, capsys):

@@ -206,7 +206,12 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
         "2",
     ]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as at a terminal
     )
     time.sleep(8)
     os.killpg(process.pid, signal.SIGINT)
