@@ -57,9 +57,11 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
     here (they need LEAKSCOPE_DATA)."""
     document = _document(number)
     wanted, known = set(only), figures(number)
-    for figure in wanted - set(known):
-        raise PlanError(f"unknown figure {figure!r} of paper {number}; known: {', '.join(known)}.")
-    cells = [cell for cell in document["cell"] if not wanted or wanted & set(cell["figure"])]
+    for name in wanted - set(known) - {cell["id"] for cell in document["cell"]}:
+        raise PlanError(
+            f"unknown figure or cell {name!r} of paper {number}; its figures: {', '.join(known)}."
+        )
+    cells = [cell for cell in document["cell"] if not wanted or wanted & {cell["id"], *cell["figure"]}]
     defaults, seeds = dict(document["defaults"]), document["seeds"]
     if quick:
         settings = dict(document["quick"])
