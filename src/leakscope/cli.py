@@ -252,7 +252,7 @@ def papers(
     paper: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     only: Annotated[
         list[str] | None,
-        options.option("A figure or table, such as fig2; can be repeated.", metavar="FIGURE"),
+        options.option("A figure, table or cell, such as fig2; can be repeated.", metavar="FIGURE"),
     ] = None,
     quick: Annotated[
         bool, options.option("Fewer seeds, rounds and trials: minutes instead of hours.", "--quick")
