@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -189,6 +189,14 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+def joined(parts: Sequence[Dataset]) -> Dataset:
+    """All records in one, under the name of the first."""
+    first = parts[0]
+    private = {name: torch.cat([part.private[name] for part in parts]) for name in first.private}
+    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    return replace(first, x=x, y=y, private=private)
 
 
 def _shuffled(n: int, rng: torch.Generator) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core import Channel, Game, View
-from leakscope.dataset import Batch, Dataset
+from leakscope.dataset import Batch, Dataset, joined
 from leakscope.errors import ArgumentError, DataError, require
 
 
@@ -72,8 +72,8 @@ class Membership:
             parts.append(self.held)
             secrets = torch.cat([secrets, torch.full((len(self.held),), -1)])
         order = torch.randperm(len(secrets), generator=rng)
-        joined, secrets = replace(_joined(parts).take(order), private={}), secrets[order]
-        batch = Batch(joined, torch.arange(len(joined))[:, None])
+        dealt, secrets = replace(joined(parts).take(order), private={}), secrets[order]
+        batch = Batch(dealt, torch.arange(len(dealt))[:, None])
         return View(channel(batch, secrets, rng), {"candidates": batch}), secrets
 
 
@@ -122,10 +122,3 @@ class Clients:
         assert data is not None
         batch = Batch(data, torch.zeros(trials, 0, dtype=torch.long))  # whose records are not known here
         return View(channel(batch, secrets, rng), self.shown), secrets
-
-
-def _joined(parts: list[Dataset]) -> Dataset:
-    first = parts[0]
-    private = {name: torch.cat([part.private[name] for part in parts]) for name in first.private}
-    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return replace(first, x=x, y=y, private=private)

@@ -13,7 +13,7 @@ from torch import nn
 
 from leakscope.attacks.losses import Zari
 from leakscope.core import Attack, Estimate, Knowledge, Transcript
-from leakscope.dataset import Dataset
+from leakscope.dataset import Dataset, joined
 from leakscope.games import Membership
 from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
@@ -102,14 +102,6 @@ def brief(attack: Attack) -> str:
     names = [field.name for field in fields(attack)]  # type: ignore[arg-type]
     told = [f"{n}={getattr(attack, n)!r}" for n in names if getattr(attack, n) != getattr(plain, n)]
     return type(attack).__name__ + (f"({', '.join(told)})" if told else "")
-
-
-def joined(parts: Sequence[Dataset]) -> Dataset:
-    """All records in one."""
-    first = parts[0]
-    private = {name: torch.cat([part.private[name] for part in parts]) for name in first.private}
-    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return replace(first, x=x, y=y, private=private)
 
 
 def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:

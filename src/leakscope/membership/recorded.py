@@ -18,12 +18,12 @@ from leakscope import store
 from leakscope.attacks.losses import Zari
 from leakscope.core import Attack, Knowledge, Transcript, View
 from leakscope.data.files import sha256
-from leakscope.dataset import Batch, Dataset
+from leakscope.dataset import Batch, Dataset, joined
 from leakscope.errors import ArgumentError, DataError, require
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
 from leakscope.measures.utility import accuracy, majority
-from leakscope.membership.judged import Roster, Seen, Watched, brief, joined, judged, sizes
+from leakscope.membership.judged import Roster, Seen, Watched, brief, judged, sizes
 from leakscope.recording import Recording
 from leakscope.recording.index import INDEX
 from leakscope.rng import seeded

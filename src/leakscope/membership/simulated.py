@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from leakscope.core import Attack, Defense, Params
-from leakscope.dataset import Dataset
+from leakscope.dataset import Dataset, joined
 from leakscope.defenses.training import MixupMMD
 from leakscope.errors import ArgumentError, DataError, require
 from leakscope.measures.utility import accuracy, majority
-from leakscope.membership.judged import Roster, Seen, Watched, joined, judged, sizes
+from leakscope.membership.judged import Roster, Seen, Watched, judged, sizes
 from leakscope.models import Architecture, build
 from leakscope.recording import Recorder, Recording
 from leakscope.rng import seeded
