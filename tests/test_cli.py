@@ -188,7 +188,7 @@ def complaints(tmp_path):
         (["run", "missing.toml"], "does not exist"),
         (["report", "taken"], "no plan.toml"),
         (["papers", "999"], "unknown paper '999'"),
-        (["papers", "000", "--only", "fig99"], "unknown figure 'fig99'"),
+        (["papers", "000", "--only", "fig99"], "unknown figure or cell 'fig99'"),
         (["audits"], "No such command 'audits'"),
     ]
 
