@@ -100,6 +100,30 @@ def test_an_update_of_two_records_gives_both_away(attack, tmp_path):
     )
 
 
+@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")  # what is wholly separable has no end
+@pytest.mark.parametrize("attack", [FedLoss(), Loss(), ModifiedEntropy(), Zari()], ids=repr)
+def test_a_model_that_knows_its_members_by_heart_gives_them_away_to_losses(attack, tmp_path):
+    """Sure of every label: members have the one it says, others another."""
+    model = net()
+    sure = {name: 50 * tensor.detach() for name, tensor in model.named_parameters()}
+    recorder = Recorder(tmp_path, model, model_name="net")
+    for r in range(2):
+        recorder.global_model(r, sure)
+        recorder.update(r, "a", sure, samples=40)
+
+    def labelled(n: int, seed: int, shift: int) -> Dataset:
+        data = records(n, seed)
+        said = torch.func.functional_call(model, sure, (data.x,)).argmax(1)
+        return replace(data, y=(said + shift) % CLASSES)
+
+    members, others, known = labelled(40, 0, 0), labelled(100, 1, 1), labelled(100, 2, 1)
+    channel, game = RecordedChannel(Recording(tmp_path), model, ("a",)), Membership(members, others)
+    rehearsal = Membership(labelled(40, 3, 0), known) if isinstance(attack, Zari) else game.on(known)
+    knowledge = Knowledge(rehearsal, channel, 140)
+    found = play(game, channel, attack, knowledge, trials=200, rng=torch.Generator().manual_seed(0))
+    assert auroc(found).value == 1
+
+
 def test_the_sign_of_the_score_follows_the_label_mode(tmp_path):
     """After one step on confident members, K p - 1 lies against p - e_y; both are scored upwards."""
     members = records(2, 0)

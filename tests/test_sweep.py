@@ -190,29 +190,24 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
     assert numbers(run(tmp_path / "out", text, jobs=1)) == expected
 
 
-@pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
-    text = PLAN.replace("rehearsals = 80", "rehearsals = 4000").replace("trees = 10", "trees = 400")
-    (tmp_path / "plan.toml").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "leakscope.cli",
-        "run",
-        str(tmp_path / "plan.toml"),
-        "-o",
-        str(tmp_path / "out"),
-        "--jobs",
-        "2",
-    ]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
+def started(folder, *, trees: int) -> subprocess.Popen:
+    """A long run in a process group of its own, where an interrupt is heard as at a terminal."""
+    text = PLAN.replace("rehearsals = 80", "rehearsals = 4000").replace("trees = 10", f"trees = {trees}")
+    (folder / "plan.toml").write_text(text)
+    run = [sys.executable, "-m", "leakscope.cli", "run", str(folder / "plan.toml")]
+    return subprocess.Popen(
+        [*run, "-o", str(folder / "out"), "--jobs", "2"],
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # as at a terminal
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
+    process = started(tmp_path, trees=400)
     time.sleep(8)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -223,25 +218,11 @@ def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
 
 @pytest.mark.slow
 def test_ended_from_outside_it_leaves_no_worker_behind(tmp_path):
-    text = PLAN.replace("rehearsals = 80", "rehearsals = 4000").replace("trees = 10", "trees = 2000")
-    (tmp_path / "plan.toml").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "leakscope.cli",
-        "run",
-        str(tmp_path / "plan.toml"),
-        "-o",
-        str(tmp_path / "out"),
-        "--jobs",
-        "2",
-    ]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = started(tmp_path, trees=2_000)
     time.sleep(10)
     process.terminate()  # the parent alone, as a scheduler would
-    assert process.wait(timeout=60) == 130
+    process.communicate(timeout=60)
+    assert process.returncode == 130
     time.sleep(3)
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
