@@ -128,7 +128,58 @@ def test_digits_are_images_with_a_parity() -> None:
     assert data.value_names("even") == ("odd", "even")
 
 
-@pytest.mark.parametrize("name", ["health", "cremad", "celeba", "utkface", "uci-adult", "utkface-folder"])
+@pytest.mark.parametrize("channel", [(), (1,)])
+def test_mnist_is_read_with_and_without_a_last_axis(tmp_path: Path, channel: tuple[int, ...]) -> None:
+    images = np.random.default_rng(0).integers(256, size=(5, 28, 28), dtype=np.uint8)
+    marks = np.asarray([0, 9, 3, 3, 1], dtype=np.uint8)
+    parts = {"x_train": images[:3], "y_train": marks[:3], "x_test": images[3:], "y_test": marks[3:]}
+    shaped = {
+        key: value.reshape(*value.shape, *(channel if key[0] == "x" else ())) for key, value in parts.items()
+    }
+    np.savez(tmp_path / "mnist.npz", **shaped)  # type: ignore[arg-type]
+    data = load("mnist", path=tmp_path / "mnist.npz")
+    assert torch.equal(data.x, torch.from_numpy(images)[:, None].float() / 255)
+    assert data.y.tolist() == [0, 9, 3, 3, 1]
+    assert data.classes == 10
+    assert not data.private
+    assert torch.equal(load("mnist", path=tmp_path / "mnist.npz", part="test").x, data.x[3:])
+    with pytest.raises(ArgumentError, match="part must be 'train', 'test' or 'all', got 'val'"):
+        load("mnist", path=tmp_path / "mnist.npz", part="val")
+    for changes, said in (
+        ({"x_test": images[3:, :27]}, "records of one shape"),
+        ({"x_train": images[:3] / 255, "x_test": images[3:] / 255}, r"images of bytes, .* float64"),
+        ({"y_test": np.asarray([0, 10])}, "integers from 0 to 9"),
+    ):
+        np.savez(tmp_path / "bad.npz", **(parts | changes))  # type: ignore[arg-type]
+        with pytest.raises(DataError, match=said):
+            load("mnist", path=tmp_path / "bad.npz")
+
+
+@needs_files
+def test_mnist_has_twelve_thousand_digits_here() -> None:
+    assert load("mnist").x.shape == (12_000, 1, 28, 28)
+    assert load("mnist", part="train").y[:5].tolist() == [5, 0, 4, 1, 9]  # as everybody knows them
+
+
+NOT_SHIPPED = [
+    "health",
+    "cremad",
+    "celeba",
+    "utkface",
+    "uci-adult",
+    "utkface-folder",
+    "mnist",
+    "lfw",
+    "imdb",
+    "har",
+    "lfw-folder",
+    "pubfig-folder",
+    "har-folder",
+    "text-csv",
+]
+
+
+@pytest.mark.parametrize("name", NOT_SHIPPED)
 def test_a_file_that_does_not_ship_says_where_to_put_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

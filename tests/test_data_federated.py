@@ -384,7 +384,7 @@ def test_covid_leaves_out_what_has_no_finding_and_marks_what_is_not_known(tmp_pa
     assert [data.value_names("sex")[i] for i in data.private["sex"]] == ["male", "?", "female", "male"]
     assert [data.value_names("patient")[i] for i in data.private["patient"]] == ["4", "7", "4", "9"]
     for change, said in (
-        ({"sex": arrays["sex"][:4]}, "'sex' of .* must have one value per image, and it has 4"),
+        ({"sex": arrays["sex"][:4]}, "'sex' of .* must have one value per record, and its shape is .4"),
         ({"sex": np.asarray([0, 1, 3, 1, 3])}, "'sex' of .* codes from 0 to 2"),
         ({"is_covid": np.asarray([1, 0, 0, 2, 0])}, "integers from 0 to 1"),
     ):

@@ -83,6 +83,55 @@ def test_without_takes_a_secret_out_of_x_and_leaves_it_private(adult: Dataset) -
         assert torch.equal(adult.x[:, before], property_only.x[:, after])
 
 
+def test_the_census_of_paper_003_has_42_inputs(adult: Dataset) -> None:
+    census = load("census42")
+    widths = {column.name: column.stop - column.start for column in census.columns}
+    assert census.x.shape == (48_842, 42)
+    assert sum(widths.values()) == 42
+    assert {name: width for name, width in widths.items() if width > 1} == {
+        "workclass": 6,
+        "occupation": 12,
+        "race": 3,
+        "sex": 2,
+        "marital-status": 7,
+        "relationship": 6,
+    }
+    assert not {"education", "native-country"} & set(widths)
+    assert list(census.private) == ["sex", "race", "marital-status"]
+    assert census.value_names("race") == ("Black", "Other", "White")
+    assert torch.equal(census.y, adult.y)
+    for name in ("sex", "marital-status"):
+        assert torch.equal(census.private[name], adult.private[name])
+
+
+def test_the_census_is_encoded_as_pandas_would(adult: Dataset) -> None:
+    """get_dummies gives no dummy to missing cells; pandas' std divides by n - 1."""
+    table = pd.read_csv(
+        Path(__file__).parents[1] / "src/leakscope/data/adult.csv.gz", na_values="?", skipinitialspace=True
+    )
+    table["race"] = table["race"].replace(["Asian-Pac-Islander", "Amer-Indian-Eskimo"], "Other")
+    pruned = {"Never-worked", "Without-pay", "Priv-house-serv", "Armed-Forces"}
+    census = load("census42")
+    for column in census.columns:
+        cells = table[column.name]
+        if column.values:
+            dummies = pd.get_dummies(cells)
+            assert set(dummies.columns) - pruned == set(column.values)
+            theirs = dummies[list(column.values)].to_numpy(dtype="float32")
+        elif column.name in ("fnlwgt", "capital-gain", "capital-loss"):
+            theirs = ((cells - cells.mean()) / cells.std()).to_numpy()[:, None]
+        else:
+            theirs = ((cells - cells.min()) / cells.max()).to_numpy()[:, None]
+        ours = census.x[:, column.start : column.stop].numpy()
+        assert abs(ours - theirs).max() < 1e-6 * max(1.0, abs(theirs).max()), column.name
+
+
+def test_splitting_the_census_does_not_scale_it_again() -> None:
+    census = load("census42")
+    for part in census.split(seeded(0, "split"), secret="sex", train=2_000):
+        assert set(part.hashes[:50]) <= set(census.hashes)
+
+
 def test_adult_splits_as_the_paper_does(adult: Dataset) -> None:
     train, test, public = adult.split(seeded(0, "split"), secret="sex")
     assert (len(train), len(public), len(test)) == (5_000, 1_000, 42_842)

@@ -17,13 +17,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope import gradients
-from leakscope.dataset import Dataset
+from leakscope.dataset import Column, Dataset
 from leakscope.defenses.bottleneck import VIB
 from leakscope.errors import ArgumentError
 from leakscope.gradients.records import Records
 from leakscope.models import (
     CNN,
     MLP,
+    VGG9,
     AlexNet,
     Architecture,
     DenseNet,
@@ -31,7 +32,11 @@ from leakscope.models import (
     LeNet,
     Linear,
     ResNet18,
+    SigmoidNet,
+    SmallAlexNet,
+    TextClf,
     build,
+    layers_of,
     parameters,
 )
 from leakscope.plan import architecture
@@ -43,6 +48,15 @@ def some(*shape: int, classes: int = 10, n: int = 4) -> Dataset:
     """Records of a shape, of so many classes, whichever of them occur."""
     x = torch.randn(n, *shape, generator=seeded(0, "records"))
     return Dataset(x, torch.arange(n) % classes, {}, values={"label": tuple(map(str, range(classes)))})
+
+
+def texts(length: int, *, words: int = 12, classes: int = 3, n: int = 4) -> Dataset:
+    """Numbered words, each text padded at its end, in such a number of classes."""
+    x = torch.randint(1, words, (n, length), generator=seeded(0, "words"))
+    x[:, -3:] = 0
+    column = Column("text", 0, length, values=tuple(f"word{i}" for i in range(words)), standardised=False)
+    values = {"label": tuple(map(str, range(classes)))}
+    return Dataset(x, torch.arange(n) % classes, {}, columns=(column,), values=values)
 
 
 def made(description: Architecture, data: Dataset) -> nn.Module:
@@ -65,6 +79,10 @@ SMALL: dict[str, tuple[Architecture, tuple[int, ...], bool]] = {  # a net, its r
     "ResNet18": (ResNet18(width=2), (3, 8, 8), False),
     "ResNet18 by groups": (ResNet18(width=2, norm="group"), (1, 8, 8), False),
     "Frozen": (Frozen(ResNet18(width=2)), (3, 8, 8), True),
+    "LeNet of sigmoids": (LeNet("sigmoid", "average"), (1, 14, 14), True),
+    "SigmoidNet": (SigmoidNet(), (1, 9, 7), True),
+    "SmallAlexNet": (SmallAlexNet(), (1, 8, 6), True),
+    "VGG9": (VGG9(), (3, 6, 8), True),
 }
 
 
@@ -159,6 +177,15 @@ def test_every_image_net_takes_images_of_28_32_and_64_pixels(
     assert made(description, data)(data.x).shape == (2, 7)
 
 
+@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 62, 47), (1, 62, 47), (3, 64, 64), (3, 100, 100)])
+@pytest.mark.parametrize("description", [LeNet(), SmallAlexNet(), VGG9(), SigmoidNet()])
+def test_the_nets_of_paper_001_take_the_images_of_paper_001(
+    description: Architecture, shape: tuple[int, int, int]
+) -> None:
+    data = some(*shape, classes=5, n=2)
+    assert made(description, data)(data.x).shape == (2, 5)
+
+
 def convolution(inside: int, outside: int, kernel: int, *, bias: bool = True) -> int:
     return outside * (inside * kernel**2 + bias)
 
@@ -197,6 +224,16 @@ def test_alexnet_halves_the_side_before_each_of_three_stages() -> None:
     assert sides["pool5"] == 1
 
 
+def test_he_keeps_vgg9s_gradients_and_torchs_own_start_loses_them() -> None:
+    data = some(3, 32, 32, n=16)
+    first = {}
+    for initial in ("he", "default"):
+        model = made(VGG9(initial=initial), data)
+        F.cross_entropy(model(data.x), data.y).backward()
+        first[initial] = float(model.get_parameter("conv1.weight").grad.norm())  # type: ignore[union-attr]
+    assert first["he"] > 10 * first["default"]
+
+
 def test_he_keeps_alexnets_signal_and_torchs_own_start_loses_it() -> None:
     data = some(3, 32, 32, n=16)
     spread = {}
@@ -208,7 +245,7 @@ def test_he_keeps_alexnets_signal_and_torchs_own_start_loses_it() -> None:
     assert spread["default"] < 0.02
 
 
-@pytest.mark.parametrize("description", [AlexNet(), ResNet18(16), DenseNet(22, 12)])
+@pytest.mark.parametrize("description", [AlexNet(), ResNet18(16), DenseNet(22, 12), VGG9()])
 def test_convolutions_start_with_variance_two_over_fan_in(description: Architecture) -> None:
     model = made(description, some(3, 32, 32))
     for layer in model.modules():
@@ -226,6 +263,126 @@ def test_lenet_has_the_known_number_of_parameters() -> None:
     head = 16 * 13**2 * 120 + 120 + 120 * 84 + 84 + 84 * 6 + 6
     scans = convolution(1, 6, 5) + convolution(6, 16, 5) + head
     assert size(made(LeNet(), some(1, 64, 64, classes=6))) == scans
+
+
+def test_lenets_activation_and_pool_can_be_smooth_and_change_no_parameter() -> None:
+    data = some(3, 32, 32)
+    plain, smooth = made(LeNet(), data), made(LeNet("sigmoid", "average"), data)
+    kinds = {type(layer) for layer in smooth}
+    assert kinds == {nn.Conv2d, nn.Sigmoid, nn.AvgPool2d, nn.Flatten, nn.Linear}
+    assert {type(layer) for layer in plain} == {nn.Conv2d, nn.ReLU, nn.MaxPool2d, nn.Flatten, nn.Linear}
+    assert all(torch.equal(p, dict(smooth.named_parameters())[key]) for key, p in plain.named_parameters())
+
+
+def linear(*widths: int) -> int:
+    return sum(i * o + o for i, o in pairwise(widths))
+
+
+@pytest.mark.parametrize(("side", "flat"), [((32, 32), 400), ((62, 47), 1_536), ((64, 64), 2_704)])
+def test_lenet_flattens_to_the_widths_that_no_padding_gives(side: tuple[int, int], flat: int) -> None:
+    body = convolution(3, 6, 5) + convolution(6, 16, 5)
+    assert size(made(LeNet(), some(3, *side))) == body + linear(flat, 120, 84, 10)
+
+
+def test_the_alexnet_of_paper_001_has_the_parameters_of_its_layers() -> None:
+    channels, kernels = (3, 8, 16, 32, 32, 32), (5, 3, 3, 3, 3)
+    body = sum(convolution(i, o, k) for (i, o), k in zip(pairwise(channels), kernels, strict=True))
+    model = made(SmallAlexNet(), some(3, 32, 32))
+    assert size(model) == body + linear(32 * 8 * 8, 120, 84, 10)
+    assert size(made(SmallAlexNet(), some(3, 62, 47))) == body + linear(32 * 15 * 11, 120, 84, 10)
+    pools = [name for name, layer in model.named_children() if isinstance(layer, nn.MaxPool2d)]
+    assert pools == ["pool2", "pool5"]
+
+
+def test_vgg9_has_nine_layers_and_their_parameters() -> None:
+    body = sum(convolution(i, o, 3) for i, o in pairwise((3, 8, 16, 16, 32, 32, 32)))
+    model = made(VGG9(), some(3, 32, 32))
+    assert size(model) == body + linear(32 * 8 * 8, 256, 128, 10)
+    assert list(layers_of(model)) == [*(f"conv{i}" for i in range(1, 7)), "fc1", "fc2", "fc3"]
+    pools = [name for name, layer in model.named_children() if isinstance(layer, nn.MaxPool2d)]
+    assert pools == ["pool3", "pool6"]
+
+
+def test_the_net_of_dlg_halves_its_image_twice_and_starts_uniformly() -> None:
+    for side, left in (((32, 32), 64), ((28, 28), 49), ((62, 47), 16 * 12), ((5, 3), 2)):
+        model = made(SigmoidNet(), some(3, *side))
+        body = convolution(3, 12, 5) + 2 * convolution(12, 12, 5)
+        assert size(model) == body + linear(12 * left, 10)
+    model = made(SigmoidNet(), some(3, 32, 32, classes=100))
+    assert list(layers_of(model)) == ["conv1", "conv2", "conv3", "fc1"]
+    every = torch.cat([p.detach().double().flatten() for p in model.parameters()])
+    n = len(every)
+    assert every.abs().max() <= 0.5
+    # U(-1/2, 1/2) has variance 1/12, and its square 1/180
+    assert abs(float(every.mean())) < 5 * math.sqrt(1 / 12 / n)
+    assert abs(float(every.square().mean()) - 1 / 12) < 5 * math.sqrt(1 / 180 / n)
+    assert all(p.detach().abs().max() > 0.3 for p in model.parameters())  # biases too
+
+
+def test_a_layer_is_its_weight_and_bias_and_shared_weights_are_refused() -> None:
+    model = made(LeNet(), some(1, 28, 28))
+    assert layers_of(model)["conv2"] == ("conv2.weight", "conv2.bias")
+    assert [name for names in layers_of(model).values() for name in names] == list(parameters(model))
+    tied = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(ArgumentError, match=r"must not share weights, and '0\.weight' is also '1\.weight'"):
+        layers_of(tied)
+
+
+def test_textclf_has_the_parameters_of_its_layers() -> None:
+    data = texts(200, words=1_000, classes=2)
+    model = made(TextClf(), data)
+    body = 16 * (50 * 3 + 1) + 16 * (16 * 8 + 1)
+    assert size(model) == 1_000 * 50 + body + linear(16 * 46, 50, 2)  # 200, 198, 99, 92, 46
+    assert list(layers_of(model)) == ["embedding", "conv1", "conv2", "fc1", "fc2"]
+    assert size(made(TextClf(8), data)) == 1_000 * 8 + 16 * 25 + 16 * 129 + linear(16 * 46, 50, 2)
+    assert model(data.x).shape == (4, 2)
+    shortest = texts(20)
+    assert made(TextClf(), shortest)(shortest.x).shape == (4, 3)
+
+
+def test_textclf_reads_words_in_their_order_and_nothing_of_padding() -> None:
+    data = texts(30)
+    model = made(TextClf(6), data)
+    weights = parameters(model)
+    assert not weights["embedding.weight"][0].any()
+    vectors = weights["embedding.weight"][data.x].transpose(1, 2)
+    first = F.max_pool1d(F.conv1d(vectors, weights["conv1.weight"], weights["conv1.bias"]).relu(), 2)
+    second = F.max_pool1d(F.conv1d(first, weights["conv2.weight"], weights["conv2.bias"]).relu(), 2)
+    hidden = F.linear(second.flatten(1), weights["fc1.weight"], weights["fc1.bias"]).relu()
+    logits = F.linear(hidden, weights["fc2.weight"], weights["fc2.bias"])
+    assert torch.allclose(model(data.x), logits, rtol=0, atol=1e-6)
+
+
+def test_gradients_of_texts_are_autograds_and_those_of_batches_their_means() -> None:
+    data = texts(24, n=5)
+    model = made(TextClf(4), data).double()
+    params = {key: p + 0.01 for key, p in parameters(model).items()}
+    theirs = looped(model, params, data)
+    ours = gradients.per_record(model, params, data.x, data.y)
+    rows = torch.tensor([[0, 1, 2], [4, 4, 3]])
+    means = gradients.batch_means(model, params, data.x, data.y, rows)
+    assert list(ours) == list(means) == list(theirs) == [key for key, _ in model.named_parameters()]
+    for key, exact in theirs.items():
+        scale = float(exact.abs().max())
+        assert scale > 0
+        assert (ours[key] - exact).abs().max() <= 1e-12 * scale, key
+        assert (means[key] - exact[rows].mean(1)).abs().max() <= 1e-12 * scale, key
+    for i, text in enumerate(data.x):  # the embedding's gradient names the words, padding never
+        touched = ours["embedding.weight"][i].abs().sum(1).nonzero()[:, 0]
+        assert set(touched.tolist()) <= set(text.tolist()) - {0}
+
+
+def test_texts_align_as_autograds_gradients_do() -> None:
+    data = texts(24)
+    model = made(TextClf(4), data).double()
+    params = parameters(model)
+    direction = {key: torch.randn(p.shape, generator=seeded(1, key)).double() for key, p in params.items()}
+    ours = gradients.alignment(model, params, data.x, data.y, direction)
+    for key, exact in looped(model, params, data).items():
+        dots, norms = (exact * direction[key]).flatten(1).sum(1), exact.flatten(1).square().sum(1)
+        assert torch.allclose(ours[key][0], dots, rtol=1e-11, atol=1e-12)
+        assert torch.allclose(ours[key][1], norms, rtol=1e-11, atol=1e-12)
 
 
 def test_the_nets_of_paper_000_have_the_dimensions_it_states() -> None:
@@ -413,7 +570,7 @@ def test_a_backbone_that_does_not_fit_is_refused_in_one_sentence() -> None:
 
 
 REFUSED: dict[str, Callable[[], object]] = {
-    r"MLP\.activation must be 'relu' or 'tanh', got 'gelu'": lambda: MLP(activation="gelu"),  # type: ignore[arg-type]
+    r"MLP\.activation must be 'relu', 'tanh' or 'sigmoid', got 'gelu'": lambda: MLP(activation="gelu"),  # type: ignore[arg-type]
     r"MLP\.hidden": lambda: MLP((3, 0)),
     r"AlexNet\.width must be above 0 and finite, got 0": lambda: AlexNet(width=0),
     r"AlexNet\.initial": lambda: AlexNet(initial="zeros"),  # type: ignore[arg-type]
@@ -428,6 +585,17 @@ REFUSED: dict[str, Callable[[], object]] = {
     r"LeNet needs images .* got x of shape \(4, 30\); use MLP": lambda: LeNet()(some(30)),
     r"DenseNet needs images": lambda: DenseNet()(some(30)),
     r"ResNet18 needs images": lambda: ResNet18()(some(3, 7, 7)),
+    r"LeNet\.activation must be 'relu' or 'sigmoid', got 'tanh'": lambda: LeNet("tanh"),  # type: ignore[arg-type]
+    r"LeNet\.pool must be 'max' or 'average', got 'min'": lambda: LeNet(pool="min"),  # type: ignore[arg-type]
+    r"VGG9\.initial": lambda: VGG9("zeros"),  # type: ignore[arg-type]
+    r"VGG9 needs images .* at least 4 x 4 pixels": lambda: VGG9()(some(3, 3, 8)),
+    r"SmallAlexNet needs images": lambda: SmallAlexNet()(some(30)),
+    r"SigmoidNet needs images": lambda: SigmoidNet()(some(30)),
+    r"MLP needs records of floating-point numbers, .* use TextClf for texts": lambda: MLP()(texts(20)),
+    r"Linear needs records of floating-point numbers": lambda: Linear()(texts(20)),
+    r"TextClf\.width must be at least 1, got 0": lambda: TextClf(0),
+    r"TextClf needs texts of at least 20 numbered words .* shape \(4, 19\)": lambda: TextClf()(texts(19)),
+    r"TextClf needs texts .* got x of torch\.float32": lambda: TextClf()(some(30)),
 }
 
 
@@ -446,11 +614,18 @@ def test_a_plan_can_name_every_net() -> None:
     data = some(3, 16, 16)
     tables = [
         {"name": "LeNet"},
+        {"name": "LeNet", "activation": "sigmoid", "pool": "average"},
+        {"name": "SigmoidNet"},
+        {"name": "SmallAlexNet"},
+        {"name": "VGG9", "initial": "default"},
         {"name": "AlexNet", "width": 0.1, "rank": 4, "initial": "default"},
         {"name": "MLP", "hidden": [8, 4], "activation": "tanh"},
+        {"name": "MLP", "hidden": [8, 4], "activation": "sigmoid"},
         {"name": "DenseNet", "depth": 10, "growth": 4, "norm": "group"},
         {"name": "ResNet18", "width": 4, "norm": "batch"},
         {"name": "Frozen"},
     ]
     for table in tables:
         assert made(architecture(table), data)(data.x).shape == (4, 10)
+    words = texts(20)
+    assert made(architecture({"name": "TextClf", "width": 3}), words)(words.x).shape == (4, 3)

@@ -65,7 +65,7 @@ def requested(
 ) -> Table:
     """The plan for what was typed at the command line, every name in it checked; options are those of
     `document`."""
-    table = _table(data, label=label, secret=secret, user=user, drop=drop)
+    table = source(data, label=label, secrets=[secret] if secret else [], user=user, drop=drop)
     taken_out = table.get("without", ())
     records = experiment.dataset({key: value for key, value in table.items() if key != "without"})
     if label is not None and label != records.label:
@@ -75,22 +75,23 @@ def requested(
         raise ArgumentError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
     columns = [column.name for column in records.columns]
     asked = [name for name in (*taken_out, *known) if name != "*" or not columns]
-    _present([wanted, *([user] if user else [])], list(records.private), records, "private column")
-    _present(asked, columns, records, "column")
+    present([wanted, *([user] if user else [])], list(records.private), records, "private column")
+    present(asked, columns, records, "column")
     records = records.without(*taken_out) if taken_out else records
     return document(
         records, table, secret=wanted, user=user, known=known, name=f"{title} of {stem(data)}", **options
     )
 
 
-def _present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: str) -> None:
+def present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: str) -> None:
+    """Refuse a name that is not there, with the one that may be meant."""
     for name in names:
         if name not in there:
             raise absent(name, there, where=records.name, kind=kind)
 
 
-def _table(
-    data: str, *, label: str | None, secret: str | None, user: str | None, drop: Sequence[str]
+def source(
+    data: str, *, label: str | None, secrets: Sequence[str], user: str | None, drop: Sequence[str]
 ) -> Table:
     """The plan's data table."""
     path = Path(data)
@@ -100,14 +101,14 @@ def _table(
             ending = "a file of your own must end in .csv, .csv.gz or .npz"
             raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
         return {"name": data, "without": list(drop)} if drop else {"name": data}
-    if label is None or secret is None:
+    if label is None or not secrets:
         raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
     kind = "npz" if path.suffix == ".npz" else "csv"
     table: Table = {"name": kind, "path": str(path.resolve()), "sha256": sha256(path)}
     if kind == "npz":
-        table |= {"y": label, "secrets": [secret, *([user] if user else [])]}
+        table |= {"y": label, "secrets": [*secrets, *([user] if user else [])]}
         return table | ({"without": list(drop)} if drop else {})
-    table |= {"label": label, "secrets": [secret]}
+    table |= {"label": label, "secrets": list(secrets)}
     return table | ({"drop": list(drop)} if drop else {}) | ({"user": user} if user else {})
 
 
@@ -242,6 +243,8 @@ def audit(dataset: Dataset, *, secret: str, **options: Any) -> Report:
 
 
 def _model(records: Dataset) -> Table:
+    if not records.x.is_floating_point():
+        return {"name": "TextClf"}
     if records.x.dim() == 4 and min(records.x.shape[2:]) >= 9:
         return {"name": "CNN"}
     wide = records.x[0].numel() > 500

@@ -24,12 +24,15 @@ Distribution    game      games              Tell in which of ``bins`` ranges th
 UserInference   game      games              Tell which of ``candidates`` people a batch belongs to, people never met before.
 Membership      game      games              Tell whether a record was among those a client trained on.
 Clients         game      games              Tell the secret of every client of a recording: its updates are the trials of a game.
+Reconstruction  game      games              Recover the records behind a release as they are.
 Canary          game      canary             Tell which of two neighbouring records is behind a gradient (paper 000, definition 7.2).
 AttributeAudit  audit     canary             How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 MembershipAudit audit     membership         How well the updates of a federation tell who was trained on, client by client.
 RecordingAudit  audit     membership         How well the updates in a recording tell who was trained on, client by client.
+LayerAudit      audit     localisation       Which layer of a model gives away what, and what protecting it costs.
 Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
 NoiseAware      attack    attacks.posterior  Principal components of clean rehearsed gradients, the known noise drawn among them.
+Family          attack    attacks.family     The best of several classifiers, chosen and calibrated on people they were not fitted to.
 Prototype       attack    attacks.users      The nearest candidate in an embedding learned by telling other people apart.
 LikelihoodRatio attack    canary             The most powerful test between two Gaussian releases of known means.
 L2              attack    canary             The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
@@ -41,6 +44,9 @@ Loss            attack    attacks.losses     Minus the loss under the last globa
 ModifiedEntropy attack    attacks.losses     Minus the entropy that also counts against a confident mistake.
 Merlin          attack    attacks.losses     How often noise on a record raises its loss under the last global model.
 Zari            attack    attacks.losses     A network on the probabilities of the true label over rounds, taught by KNOWN MEMBERS.
+DeepLeakage     attack    attacks.reconstruction Records whose gradients have the least squared distance to the released ones, by L-BFGS (DLG).
+InvertingGradients attack attacks.reconstruction Records whose gradients point where the released ones do, smooth ones first, by Adam.
+FirstLayer      attack    attacks.closed_form The records that a first linear layer with a bias gives away in closed form.
 RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
 NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
 LDA             head      attacks.heads      Linear discriminant analysis; the covariance is pulled towards the identity.
@@ -50,10 +56,13 @@ Logistic        head      attacks.heads      Logistic regression; ``strength`` i
 MaxPool         reduction attacks.reductions The largest of every ``width`` neighbours, sign kept.
 PCA             reduction attacks.reductions Principal components of the rehearsed gradients.
 Flat            reduction attacks.reductions The gradient as it is.
+UnitMax         reduction attacks.reductions The largest |entry| over a layer's units, one value per input.
+Sketch          reduction attacks.reductions Signed sums of entries, each entry in one of ``width`` sums.
 Defense         defense   core               No defense: the null object.
 Pruning         defense   defenses.gradient  Keep the largest entries of the gradient and release the rest as zero.
 Sign            defense   defenses.gradient  Release the sign of every entry (SignSGD, paper 000, 6.1).
 Noise           defense   defenses.gradient  Add Gaussian noise of standard deviation ``std`` to every entry of the batch's gradient.
+Withhold        defense   defenses.gradient  Release zeros: with `Within`, layers that are neither shared nor trained.
 AdversarialPerturbation defense defenses.perturbation Projected gradient steps on the released gradient against a classifier of the secret.
 VIB             defense   defenses.bottleneck A Gaussian bottleneck before the last layer, and ``beta`` times its divergence in the loss.
 DPSGD           defense   defenses.dpsgd     Clip each record's gradient to norm ``clip`` and add Gaussian noise to the batch's mean.
@@ -68,7 +77,15 @@ AlexNet         model     models             AlexNet in its CIFAR form: five con
 DenseNet        model     models             DenseNet-BC: three blocks of bottlenecks of 4 ``growth`` channels, compression 0.5, CIFAR stem.
 ResNet18        model     models             ResNet-18 with a CIFAR stem, 3 x 3 and no pooling; ``width`` channels in its first stage of four.
 Frozen          model     models             A backbone that is kept as it is and a new linear layer, ``fc``, in place of its last one.
+VGG9            model     models             VGG9 of paper 001: six convolutions of 8 to 32 filters of 3 x 3, then 256-128.
+SmallAlexNet    model     models             AlexNet as paper 001 has it: five convolutions of 8 to 32 filters, then 120-84.
+SigmoidNet      model     models             The net of DLG and iDLG: three convolutions of 12 filters, sigmoids and one linear layer.
+TextClf         model     models             The text classifier of paper 001: two convolutions of 16 filters, of 3 and of 8 words, then 50.
 Local           training  training           A client's training in one round: ``epochs`` over its records, or ``steps`` batches if given.
+MINE            estimator guards.estimators  Mutual information neural estimation (Belghazi et al., 2018): the lower bound `dv` of a learned critic.
+InfoNCE         estimator guards.estimators  Contrastive predictive coding (van den Oord et al., 2018): the lower bound `infonce` of a learned critic among ``batch`` pairs, which is never above log(batch).
+CLUB            estimator guards.estimators  The contrastive log-ratio upper bound (Cheng et al., 2020) of a learned q(y | x).
+NearestNeighbours estimator guards.neighbours Kraskov, Stoegbauer and Grassberger's estimator (2004, their first) from distances to the ``k``-th neighbour.
 GradientChannel channel   channels           Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
 UpdateChannel   channel   channels           Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
 RecordedChannel channel   recording          Each observed round releases what a recording holds of it, one trial for each client.
@@ -89,6 +106,11 @@ over_seeds      measure   measures.success   The mean over seeds with Student's 
 orthogonality   measure   measures.orthogonality The cosines of ``among`` members, and of as many others, with all records given.
 update_cosines  measure   measures.orthogonality The cosine of each record's gradient with an update, layer by layer.
 mutual_information measure measures.information A lower estimate of I(secret; release) in nats.
+v_information   measure   measures.vinformation What the release told the attack family.
+sensitivity     measure   measures.sensitivity Layer by layer, the mean norm of the Jacobian of the released gradient with respect to the first record of its batch.
+subspace_distance measure measures.subspace  Layer by layer, the distance between the column spaces of two mean gradients.
+two_sample      measure   measures.subspace  The mean squared t-statistic between two groups over feature columns, against its permutation null.
+layer_information measure measures.mutual   I(X; G_l) or I(Y; G_l) for each layer l, G_l being what the channel releases of one record's gradient.
 epsilon_lower_bound measure epsilon          The epsilon that the trials certify.
 accuracy        measure   measures.utility   Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility   AUROC of the task, macro one-vs-rest over the labels that occur.
@@ -99,6 +121,8 @@ Batch           noun      dataset            Batches drawn from ``data``.
 Column          noun      dataset            One column of a table and the positions ``start:stop`` it takes in ``x``.
 Dataset         noun      dataset            Records, the task's label, and what is private about each.
 Estimate        noun      core               A number that is never without its interval.
+Distance        noun      measures.subspace  How far apart a layer's mean gradients span, and how far by chance.
+TwoSample       noun      measures.subspace  How much more two groups' features differ than random groups' do.
 Knowledge       noun      core               What the adversary may use.
 Recorder        noun      recording          Writes a recording beside a training loop of any kind, in three lines.
 Recording       noun      recording          What a federation recorded, as it was when it was opened.
@@ -138,6 +162,15 @@ DATA = {
     "texas100": "Hospital stays, 100 procedures (LEAKSCOPE_DATA/texas100.npz), or texas/100.",
     "purchase-like": "Synthetic: made-up records of Purchase100's shape, 600 features of 0 and 1.",
     "texas-like": "Synthetic: made-up records of Texas100's shape, 6,169 features of 0 and 1.",
+    "census42": "Adult with the 42 inputs of Inf2Guard's census; ships with leakscope.",
+    "mnist": "Handwritten digits of 28 x 28 (LEAKSCOPE_DATA/mnist.npz).",
+    "lfw": "Faces of 311 people, 62 x 47, gender or identity (LEAKSCOPE_DATA/lfw_gray62x47.npz).",
+    "imdb": "Film reviews as numbered words, sentiment (LEAKSCOPE_DATA/imdb.json.gz), or aclImdb.",
+    "har": "Accelerations of 30 people, six activities (LEAKSCOPE_DATA/uci_har_acc.npz).",
+    "lfw-folder": "LFW as published: a folder of images for each person and lfw_attributes.txt.",
+    "pubfig-folder": "PubFig: a folder of faces for each person and pubfig_attributes.txt.",
+    "har-folder": "UCI HAR as published: UCI HAR Dataset/ with 561 features.",
+    "text-csv": "Texts of your own: a CSV with a column of text.",
 }
 
 

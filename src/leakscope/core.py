@@ -150,7 +150,7 @@ class Game(Protocol):
 
     @property
     def batch(self) -> int:
-        """How many records are behind one release."""
+        """How many records behind one release share the secret."""
         ...
 
     @property
@@ -163,6 +163,11 @@ class Game(Protocol):
     def on(self, data: Dataset) -> Game:
         """The adversary's rehearsal: the same game on its public records, secrets at equal odds."""
         ...
+
+
+def behind(game: Game) -> int:
+    """How many records are behind one release, those mixed in from elsewhere included."""
+    return game.batch + int(getattr(game, "others", 0))
 
 
 @runtime_checkable

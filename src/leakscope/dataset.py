@@ -1,4 +1,4 @@
-"""Records: a table, images or features, the task's label, and what is private about each."""
+"""Records: a table, images, texts or features, the task's label, and what is private about each."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Column:
     name: str
     start: int
     stop: int
-    values: tuple[str, ...] = ()  # the categories; empty for a number
-    standardised: bool = True  # False for dummies, which stay 0 and 1
+    values: tuple[str, ...] = ()  # the categories, or a text's vocabulary; empty for a number
+    standardised: bool = True  # False for what stays as it is: dummies, words, numbers scaled before
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
@@ -37,9 +37,10 @@ class Column:
 class Dataset:
     """Records, the task's label, and what is private about each.
 
-    ``x`` (n, ...) float, ``y`` (n,) integer labels, ``private`` column -> (n,) integer codes.
-    ``columns`` says where a table's columns stand in ``x`` (empty for images and features);
-    ``values`` names the codes of the label and of the private columns, for people to read.
+    ``x`` (n, ...) float, or int64 where it numbers the words of texts, ``y`` (n,) integer labels,
+    ``private`` column -> (n,) integer codes. ``columns`` says where a table's columns stand in ``x``
+    and names the words of texts (empty for images and features); ``values`` names the codes of the
+    label and of the private columns, for people to read.
     """
 
     x: Tensor
@@ -142,7 +143,9 @@ class Dataset:
         return replace(self, x=self.x[:, kept], columns=tuple(columns))
 
     def standardised(self, by: Dataset) -> Dataset:
-        """These records scaled by the mean and standard deviation of others, dummies left alone."""
+        """These records scaled by the mean and standard deviation of others, dummies and words left alone."""
+        if not self.x.is_floating_point():  # the numbers of words have no scale
+            return self
         shift, scale = _statistics(by)
         return replace(self, x=(self.x - shift) / scale)
 

@@ -15,17 +15,18 @@ from torch import nn
 from leakscope import data as sources
 from leakscope import judged
 from leakscope.channels import GradientChannel
-from leakscope.core import Defense, Estimate, Game, Knowledge, Params, Transcript
+from leakscope.core import Defense, Estimate, Game, Knowledge, Params, Transcript, behind
 from leakscope.dataset import Dataset
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import DataError
 from leakscope.games import Distribution, UserInference
+from leakscope.localisation import LayerAudit
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.membership import RecordingAudit
 from leakscope.membership.simulated import audited
 from leakscope.models import build, parameters
-from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federated
+from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federated, localises
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
@@ -82,14 +83,16 @@ def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
     game, playable = cell.game, records
     if game.get("user"):  # only those who can give two batches are split (paper 000, 5.1.4)
         playable = records.frequent(game["user"], 2 * game.get("batch", UserInference.batch))
-    people = game.get("user") or cell.data.get("by")
-    secret = game.get("secret") or game.get("column") or game.get("attribute")
+    people = game.get("user") or game.get("people") or cell.data.get("by")
+    secret = next((game[key] for key in ("secret", "column", "attribute") if game.get(key)), None)
+    secret = next(iter(game.get("secrets", ())), secret)
     train, test, public = playable.split(
         seeded(seed, "split"),
         secret=None if people else secret,
         by=people,
         train=cell.train,
         public=cell.public,
+        standardise=not (localises(cell) and records.x.dim() == 4),  # pictures keep values from 0 to 1
     )
     return Parts(records, train, test, public)
 
@@ -103,6 +106,10 @@ def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: I
 
 def _victim(cell: Cell, seed: int, train: Dataset, trusted: Iterable[str]) -> Victim:
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
+    return _trained(cell, seed, train, trusted, defense)
+
+
+def _trained(cell: Cell, seed: int, train: Dataset, trusted: Iterable[str], defense: Defense) -> Victim:
     model = build(architecture(cell.model, trusted=trusted), train, seeded(seed, "model"), defense=defense)
     history = fit(
         model,
@@ -127,7 +134,9 @@ def run(
         _split(cell, seed, records) if audits(cell) else prepare(cell, seed, records=records, trusted=trusted)
     )
     victim = _victim(cell, seed, parts.train, trusted)
-    if isinstance(parts, Setting):
+    if localises(cell):
+        found = _localised(cell, seed, parts, victim, trusted)
+    elif isinstance(parts, Setting):
         found = _played(cell, seed, parts, victim, trusted)
     else:
         found = _audited(cell, seed, parts, victim, trusted)
@@ -193,20 +202,48 @@ def _played(
     knowledge = Knowledge(setting.rehearsal, belief, cell.rehearsals, setting.game.chances)
     attack = construct(cell.attack, "attack", trusted=trusted)
     transcript = play(setting.game, channel, attack, knowledge, trials=cell.trials, rng=seeded(seed, "play"))
-    predicted = logits(victim.model, victim.history[-1], setting.test)
     return {
         "secret": _secret(setting),
         **measure(transcript),
-        "bounds": judged.bounded(transcript, channel, setting.game.batch),
+        "bounds": judged.bounded(transcript, channel, behind(setting.game)),
         "guarantee": judged.guaranteed(
             victim.defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds
         ),
-        "utility": {
-            "accuracy": asdict(accuracy(predicted, setting.test.y)),
-            "auroc": asdict(task_auroc(predicted, setting.test.y)),
-            "majority": majority(setting.test.y),
-        },
+        "utility": _worth(victim, setting.test),
     }
+
+
+def _worth(victim: Victim, test: Dataset) -> dict[str, Any]:
+    """What the trained model is worth on records nobody trained on."""
+    predicted = logits(victim.model, victim.history[-1], test)
+    return {
+        "accuracy": asdict(accuracy(predicted, test.y)),
+        "auroc": asdict(task_auroc(predicted, test.y)),
+        "majority": majority(test.y),
+    }
+
+
+def _localised(cell: Cell, seed: int, parts: Parts, victim: Victim, trusted: Iterable[str]) -> dict[str, Any]:
+    """What each layer gives away; the victim is trained again under every protection that is tried."""
+    audit: LayerAudit = construct(cell.game, "audit", trusted=trusted)
+
+    def under(defense: Defense) -> tuple[GradientChannel, Estimate]:
+        same = defense == victim.defense
+        trained = victim if same else _trained(cell, seed, parts.train, trusted, defense)
+        rounds = tuple(trained.history[i] for i in cell.observed)
+        worth = accuracy(logits(trained.model, trained.history[-1], parts.test), parts.test.y)
+        return GradientChannel(trained.model, rounds, defense), worth
+
+    found = audit.run(
+        parts.train,
+        parts.public,
+        under,
+        victim.defense,
+        rehearsals=cell.rehearsals,
+        trials=cell.trials,
+        seed=seed,
+    )
+    return {"localisation": found, "utility": _worth(victim, parts.test)}
 
 
 def _audited(cell: Cell, seed: int, parts: Parts, victim: Victim, trusted: Iterable[str]) -> dict[str, Any]:

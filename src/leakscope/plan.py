@@ -162,8 +162,11 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
     if audits(cell):
         construct(cell.game, "audit", trusted=trusted)
         mechanism = cell.defense or {}
-        if not federated(cell) and (mechanism.get("name") != "DPSGD" or not mechanism.get("noise", 1)):
+        certain = mechanism.get("name") == "DPSGD" and mechanism.get("noise", 1)
+        if cell.game["name"] == "AttributeAudit" and not certain:
             raise PlanError("the audit of an attribute needs the defense DPSGD with noise above 0.")
+    elif cell.game.get("name") == "Reconstruction":
+        raise PlanError("a plan plays Reconstruction through LayerAudit; give that, with images above 0.")
     else:
         _call(cell.game, ("game",), trusted, given={"data"})
     construct(cell.attack, "attack", trusted=trusted)
@@ -182,6 +185,11 @@ def audits(cell: Cell) -> bool:
 def federated(cell: Cell) -> bool:
     """Whether the cell is the audit of a federation."""
     return str(cell.game.get("name")) in ("MembershipAudit", "RecordingAudit")
+
+
+def localises(cell: Cell) -> bool:
+    """Whether the cell is the audit of a model's layers."""
+    return str(cell.game.get("name")) == "LayerAudit"
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
@@ -232,6 +240,10 @@ PARTS = {  # the role of a part, by the argument it is given as
     "defenses": "defense",
     "upload": "defense",
     "attacks": "attack",
+    "members": "attack",
+    "family": "attack",
+    "reconstruct": "attack",
+    "estimator": "estimator",
     "local": "training",
     "backbone": "model",
 }

@@ -27,7 +27,7 @@ from leakscope.measures.success import over_seeds, untruncated
 from leakscope.plan import Plan, from_document
 
 FOLDER = Path(str(files("leakscope") / "papers"))
-SHIPPED = ("adult", "digits", "synthetic")  # the rest is found through LEAKSCOPE_DATA
+SHIPPED = ("adult", "census42", "digits", "synthetic")  # the rest is found through LEAKSCOPE_DATA
 MEASURES = ("success", "advantage", "auroc", "tpr_at_1%", "tpr_at_0.1%")
 EPSILONS = ("epsilon_any", "epsilon_gaussian")  # lower bounds that an audit certified
 Entry = dict[str, Any]
@@ -106,7 +106,7 @@ def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
     covers it, and all that is needed to run it again."""
     cells: dict[str, list[store.Result]] = {}
     for result in results:
-        if {"estimates", "audit", "membership"} & set(result):
+        if {"estimates", "audit", "membership", "localisation"} & set(result):
             cells.setdefault(result["cell"]["id"], []).append(result)
     return [_entry(runs, measure, quick) for runs in cells.values() for measure in _measures(runs[0])]
 
@@ -115,7 +115,34 @@ def _measures(result: store.Result) -> tuple[str, ...]:
     if "membership" in result:
         attacks = result["membership"]["attacks"]
         return ("accuracy", *(f"{a['attack']} {measure}" for a in attacks for measure in a["estimates"]))
+    if "localisation" in result:
+        return tuple(_layered(result))
     return MEASURES if "estimates" in result else EPSILONS
+
+
+def _layered(result: store.Result) -> dict[str, Any]:
+    """Every estimate of an audit of layers, by what it is called in a table."""
+    found = result["localisation"]
+    named: dict[str, Any] = {"accuracy": result["utility"]["accuracy"]}
+    for secret in found["latent"]:
+        rows = secret["layers"] | {"all layers": secret["together"], "labels alone": secret["labels"]}
+        named |= {
+            f"{secret['secret']} {layer} information": row["information"] for layer, row in rows.items()
+        }
+        named |= {
+            f"{secret['secret']} {layer} distance": d["distance"] for layer, d in secret["subspace"].items()
+        }
+    for layers, row in ((found["original"] or {}).get("sets") or {}).items():
+        named |= {f"{layers} original": row["information"], f"{layers} SSIM": row["ssim"]}
+    for norm, layers in (found["sensitivity"] or {}).items():
+        named |= {f"{layer} {norm} sensitivity": estimate for layer, estimate in layers.items()}
+    for one in found["correlations"]:
+        limits = {key: one[key] for key in ("low", "high", "n")} | {"level": 0.95, "method": "Fisher"}
+        named[f"{one['measure']} correlation"] = {"name": "r", "value": one["r"], **limits}
+    for target, layers in (found.get("mutual") or {}).items():
+        named |= {f"{layer} I({target}; gradient)": estimate for layer, estimate in layers.items()}
+    named |= found["claims"]
+    return named
 
 
 def _estimate(result: store.Result, measure: str) -> Estimate:
@@ -129,6 +156,8 @@ def _estimate(result: store.Result, measure: str) -> Estimate:
         attack, _, name = measure.rpartition(" ")
         found = next(a for a in result["membership"]["attacks"] if a["attack"] == attack)
         return Estimate(**found["estimates"][name])
+    if "localisation" in result:
+        return Estimate(**_layered(result)[measure])
     found = Estimate(**result["audit"][measure.removeprefix("epsilon_")])
     return replace(found, value=found.low)
 
@@ -139,7 +168,8 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
-    mean = over_seeds(each, most=_most(measure), raw=raw)
+    least, most = (-math.inf, math.inf) if "localisation" in first else (0.0, _most(measure))
+    mean = over_seeds(each, least=least, most=most, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
     theirs = cell["published"].get(measure)
@@ -203,7 +233,7 @@ def rows(
     differs is said once for every cell."""
     wanted, lines, said = set(figures), [], ""
     for entry in found:
-        always = entry["measure"].endswith(("auroc", "epsilon_gaussian", "plr_at_1%"))
+        always = entry["measure"].endswith(("auroc", "epsilon_gaussian", "plr_at_1%", "information"))
         shown = entry["published"] is not None or always or all_measures
         if not shown or (wanted and not wanted & set(entry["figure"])):
             continue

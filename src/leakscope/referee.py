@@ -9,6 +9,7 @@ from torch import Tensor
 
 from leakscope.channels import Silent
 from leakscope.core import Attack, Channel, Game, Knowledge, Release, Transcript, View
+from leakscope.errors import require
 from leakscope.games import Membership
 from leakscope.rng import fork, integer
 
@@ -27,10 +28,20 @@ def play(
     guess = attack(knowledge, torch.Generator().manual_seed(seed))
     view, secrets = game.deal(channel, trials, deal)
     said = guess(view)
+    if secrets.dim() > 1:
+        return _records(secrets, said, game.chances)
     if said.dim() != 3:
         return Transcript.of_scores(secrets, said, _prior(game, secrets))
     blind = _blind(attack, knowledge, view, len(secrets), seed) if "known" in view.public else None
     return Transcript.of_rounds(secrets, said, game.chances, belief=knowledge.belief, blind=blind)
+
+
+def _records(secrets: Tensor, said: Tensor, prior: Tensor) -> Transcript:
+    """Records for records: the guesses are of the secrets' own shape, and are numbers."""
+    whole = said.shape == secrets.shape
+    require(whole, "the attack's records", f"of shape {tuple(secrets.shape)}", tuple(said.shape))
+    require(not bool(said.isnan().any()), "the attack's records", "numbers", "nan")
+    return Transcript(secrets, said, prior)
 
 
 def _prior(game: Game, secrets: Tensor) -> Tensor:

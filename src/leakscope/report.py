@@ -17,7 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from leakscope import charts, federations, store, svg
+from leakscope import charts, federations, layer_maps, store, svg
 from leakscope.averages import Average, Json, needed, thinned
 from leakscope.federations import Watch, watches
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
@@ -262,13 +262,14 @@ def _template() -> Template:
 def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     """The page. All words from the data are escaped."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
-    federated = watches(results)
+    federated, maps = watches(results), layer_maps.layer_maps(results)
     watched = [one for watch in federated for one in watch.federations]
     rows = [row for secret in found for row in secret.rows]
     measured = [row for row in rows if row.section.estimates]
     runs = [run for row in measured for run in row.section.runs]
     runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
     runs += [run for one in watched for run in one.runs]
+    runs += [run for one in maps for run in one.runs]
     lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
     return _template().render(
         title=title,
@@ -280,6 +281,9 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         watches=federated,
         watched=watched,
         watched_drawn=_watched_drawn(federated),
+        maps=maps,
+        map_secrets=layer_maps.drawn,
+        rare=layer_maps.RARE,
         found_bands=(federations.SUBSTANTIAL, federations.SEVERE),
         nominal=federations.NOMINAL,
         seeds=sorted({int(result["seed"]) for result in results}),
@@ -315,6 +319,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         rounds=_marked(svg.rounds),
         mark=_marked(svg.mark),
         frontier=_frontier,
+        layer_chart=_marked(layer_maps.chart),
         histogram=_histogram,
         epsilons=_epsilons,
     )

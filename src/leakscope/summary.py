@@ -89,7 +89,7 @@ def summarise(results: Sequence[Json]) -> list[Section]:
 
 def cells(results: Iterable[Json], kind: str) -> list[list[Json]]:
     """The results of each cell, by seed, of one kind: of games ("estimates"), of audits of an attribute
-    ("audit") or of audits of a federation ("membership")."""
+    ("audit"), of a federation ("membership") or of a model's layers ("localisation")."""
     found: dict[str, list[Json]] = {}
     for result in results:
         if _kind(result) == kind:
@@ -268,10 +268,12 @@ def audits(results: Sequence[Json]) -> list[Audit]:
 
 def _kind(result: Json) -> str:
     """What a result is of, or would have been had it not failed."""
-    for kind in ("membership", "audit", "estimates"):
+    for kind in ("membership", "audit", "localisation", "estimates"):
         if result.get(kind):
             return kind
     entry = roles("audit").get(str((result["cell"].get("game") or {}).get("name")))
     if entry is None:
         return "estimates"
-    return "membership" if entry.module == "leakscope.membership" else "audit"
+    return {"leakscope.membership": "membership", "leakscope.localisation": "localisation"}.get(
+        entry.module, "audit"
+    )

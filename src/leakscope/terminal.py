@@ -100,6 +100,15 @@ def audited(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: 
     reported(plan, tomli_w.dumps(document), folder, jobs=jobs, trust=trust)
 
 
+def localised(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+    """Run the audit of a model's layers, then say which tells most and what protects it."""
+    from leakscope import layer_maps, store
+
+    audited(document, folder, jobs=jobs, trust=trust)
+    for line in layer_maps.lines(store.results(folder)):
+        typer.echo(line)
+
+
 def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
     """Run a plan and write its report."""
     from leakscope import report as reports
@@ -289,6 +298,14 @@ def headline(result: Result) -> str:
         return (
             f"epsilon at least {audit['any']['low']:.2f} whatever the mechanism, "
             f"{audit['gaussian']['low']:.2f} as it is Gaussian (promised: at most {audit['exact']:.2f})"
+        )
+    if "localisation" in result:
+        told = [
+            (s["secret"], s["together"]["information"]["value"], s["most"])
+            for s in result["localisation"]["latent"]
+        ]
+        return (
+            "; ".join(f"{secret}: {nats:.2f} of {most:.2f} nats" for secret, nats, most in told) or "measured"
         )
     if "membership" in result:
         return "; ".join(

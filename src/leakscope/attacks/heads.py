@@ -32,16 +32,22 @@ class Head(Protocol):
 
 @dataclass(frozen=True)
 class RandomForest:
-    """Random forest, 50 trees: the head of paper 000."""
+    """Random forest, 50 trees: the head of paper 000.
+
+    ``leaf`` is the fewest examples in a leaf; paper 001's attack has 100 trees and 5."""
 
     trees: int = 50
     depth: int | None = None
+    leaf: int = 1
 
     def __post_init__(self) -> None:
         require(self.trees >= 1, "RandomForest.trees", "at least 1", self.trees)
+        require(self.leaf >= 1, "RandomForest.leaf", "at least 1", self.leaf)
 
     def fresh(self, seed: int) -> Classifier:
-        return RandomForestClassifier(self.trees, max_depth=self.depth, random_state=seed)
+        return RandomForestClassifier(
+            self.trees, max_depth=self.depth, min_samples_leaf=self.leaf, random_state=seed
+        )
 
 
 @dataclass(frozen=True)

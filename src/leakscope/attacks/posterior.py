@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.attacks.heads import Classifier, Head, RandomForest, fresh
 from leakscope.attacks.reductions import PCA, MaxPool, Reduction
 from leakscope.channels import GradientChannel
-from leakscope.core import Guess, Knowledge, View
+from leakscope.core import Guess, Knowledge, View, behind
 from leakscope.dataset import Batch
 from leakscope.errors import ArgumentError, require
 from leakscope.rng import fork, integer
@@ -57,18 +57,24 @@ class Posterior:
                 shown = shown + noise * torch.randn(shown.shape, generator=rng)
             known = view.public.get("known")
             side = {"known": known.repeat(draws, 1)} if isinstance(known, Tensor) else {}
-            steps.append((features, self._learn(_beside(shown, side), secrets.repeat(draws).numpy(), m, rng)))
+            steps.append((features, self.learn(beside(shown, side), secrets.repeat(draws).numpy(), m, rng)))
 
         def guess(view: View) -> Tensor:
             rounds = []
             for release, (features, model) in zip(view.releases, steps, strict=True):
-                said = torch.from_numpy(model(_beside(features(release), view.public))).double()
-                rounds.append(((self.votes * said + 1) / (self.votes + m)).log())
+                said = self.smoothed(model(beside(features(release), view.public)))
+                rounds.append(torch.from_numpy(said).log())
             return torch.stack(rounds)
 
         return guess
 
-    def _learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+    def smoothed(self, said: Array) -> Array:
+        """Probabilities (t, m) as if counted from ``votes``: none is 0."""
+        said = said.astype(np.float64)
+        return np.asarray((self.votes * said + 1) / (self.votes + said.shape[1]))
+
+    def learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
+        """The head fitted to features (t, f) of one round and their secrets."""
         counts = np.bincount(secrets, minlength=m)
         shown = counts[counts > 0]
         if len(shown) < 2 or shown.min() < FEWEST:
@@ -105,14 +111,14 @@ class NoiseAware:
         deal, learn = fork(rng, 2)
         channel, std = knowledge.channel, 0.0
         if isinstance(channel, GradientChannel):
-            channel, std = channel.noiseless(), channel.deviation(knowledge.game.batch)
+            channel, std = channel.noiseless(), channel.deviation(behind(knowledge.game))
         view, secrets = replace(knowledge, channel=channel).simulate(deal)
         attack = Posterior(self.head, PCA(self.components), self.ordinal)
         draws = self.draws if std else 1
         return attack.taught(view, secrets, len(knowledge.belief), learn, noise=std, draws=draws)
 
 
-def _beside(features: Tensor, public: Mapping[str, Tensor | Batch]) -> Array:
+def beside(features: Tensor, public: Mapping[str, Tensor | Batch]) -> Array:
     """Features of the release with the side knowledge, if any, in front."""
     known = public.get("known")
     parts = [known, features] if isinstance(known, Tensor) else [features]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from sklearn.decomposition import PCA as Components
-from torch import Tensor
+from torch import Tensor, nn
 
-from leakscope.core import Release, flatten
+from leakscope.core import Layers, Release, flatten
 from leakscope.errors import require
 from leakscope.rng import integer
 
@@ -26,20 +26,30 @@ class Reduction(Protocol):
     def fit(self, release: Release, rng: torch.Generator) -> Features: ...
 
 
-def _each(reduce: Callable[[Tensor], Tensor]) -> Features:
-    return lambda release: torch.cat([reduce(flatten(layers)) for layers in release.blocks()])
+@runtime_checkable
+class Map(Protocol):
+    """A reduction that learns nothing: a block's features from its layers alone."""
 
-
-@dataclass(frozen=True)
-class Flat:
-    """The gradient as it is."""
+    def of(self, layers: Layers) -> Tensor: ...
 
     def fit(self, release: Release, rng: torch.Generator) -> Features:
-        return _each(lambda flat: flat)
+        return _each(self.of)
+
+
+def _each(reduce: Callable[[Layers], Tensor]) -> Features:
+    return lambda release: torch.cat([reduce(layers) for layers in release.blocks()])
 
 
 @dataclass(frozen=True)
-class MaxPool:
+class Flat(Map):
+    """The gradient as it is."""
+
+    def of(self, layers: Layers) -> Tensor:
+        return flatten(layers)
+
+
+@dataclass(frozen=True)
+class MaxPool(Map):
     """The largest of every ``width`` neighbours, sign kept (paper 000, 5.1.3: 3 for tables, 10
     elsewhere). Width 1 is `Flat`."""
 
@@ -48,14 +58,69 @@ class MaxPool:
     def __post_init__(self) -> None:
         require(self.width >= 1, "MaxPool.width", "at least 1", self.width)
 
-    def fit(self, release: Release, rng: torch.Generator) -> Features:
-        return _each(self.pool)
-
-    def pool(self, flat: Tensor) -> Tensor:
+    def of(self, layers: Layers) -> Tensor:
+        flat = flatten(layers)
         whole = flat.shape[1] // self.width * self.width
         pooled = flat[:, :whole].unflatten(1, (-1, self.width)).amax(2) if whole else flat[:, :0]
         rest = [flat[:, whole:].amax(1, keepdim=True)] if whole < flat.shape[1] else []
         return torch.cat([pooled, *rest], dim=1)
+
+
+@dataclass(frozen=True)
+class UnitMax(Map):
+    """The largest |entry| over a layer's units, one value per input: the features of paper 001's attack.
+
+    Melis et al. (S&P 2019) take the maximum over the last axis of (in, out) weights, which leaves one value
+    per input; over "inputs" leaves one per output unit, which finds far less (an embedding's rows, one a
+    word, need it). Of a convolution each filter's largest position is kept, and, beyond ``most`` filters
+    times channels, only its largest filter too. Biases are left out unless there is nothing else. Every
+    trial is scaled to norm 1.
+    """
+
+    over: Literal["outputs", "inputs"] = "outputs"
+    most: int = 5_000
+
+    def __post_init__(self) -> None:
+        require(self.over in ("outputs", "inputs"), "UnitMax.over", "outputs or inputs", self.over)
+        require(self.most >= 1, "UnitMax.most", "at least 1", self.most)
+
+    def of(self, layers: Layers) -> Tensor:
+        weights = [tensor for tensor in layers.values() if tensor.dim() > 2] or list(layers.values())
+        found = torch.cat([self._largest(tensor.abs()) for tensor in weights], dim=1)
+        return unit(found)
+
+    def _largest(self, sizes: Tensor) -> Tensor:
+        if sizes.dim() == 2:
+            return sizes
+        if sizes.dim() > 3:
+            sizes = sizes.flatten(3).amax(3)
+            if sizes[0].numel() <= self.most:
+                return sizes.flatten(1)
+        return sizes.amax(1 if self.over == "outputs" else 2)
+
+
+@dataclass(frozen=True)
+class Sketch(Map):
+    """Signed sums of entries, each entry in one of ``width`` sums: a random projection that takes a layer of
+    any size (count sketch, Charikar et al., 2002). The same for every trial; width or fewer entries are
+    kept as they are. Every trial is scaled to norm 1."""
+
+    width: int = 512
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(self.width >= 1, "Sketch.width", "at least 1", self.width)
+
+    def of(self, layers: Layers) -> Tensor:
+        flat = unit(flatten(layers))
+        entries = flat.shape[1]
+        if entries <= self.width:
+            return flat
+        rng = torch.Generator().manual_seed(self.seed)
+        place = torch.randint(self.width, (entries,), generator=rng)
+        sign = torch.randint(2, (entries,), generator=rng).to(flat.dtype) * 2 - 1
+        sums: Tensor = flat.new_zeros(len(flat), self.width).index_add_(1, place, flat * sign)
+        return sums
 
 
 @dataclass(frozen=True)
@@ -74,7 +139,12 @@ class PCA:
         sample = _head(release, self.rows)
         wanted = min(self.components, *sample.shape)
         fitted = Components(wanted, svd_solver="randomized", random_state=integer(rng)).fit(sample.numpy())
-        return _each(lambda flat: torch.from_numpy(fitted.transform(flat.numpy())))
+        return _each(lambda layers: torch.from_numpy(fitted.transform(flatten(layers).numpy())))
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Each row scaled to norm 1; a row of zeros stays one."""
+    return nn.functional.normalize(rows, dim=1, eps=torch.finfo(rows.dtype).tiny)
 
 
 def _head(release: Release, rows: int) -> Tensor:

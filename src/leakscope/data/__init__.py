@@ -7,16 +7,19 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from leakscope.data.adult import adult, uci_adult
-from leakscope.data.arrays import digits, from_npz, health
+from leakscope.data.activity import har, har_folder
+from leakscope.data.adult import adult, census42, uci_adult
+from leakscope.data.arrays import digits, from_npz, health, mnist
 from leakscope.data.binary import location30, purchase100, purchase_like, texas100, texas_like
 from leakscope.data.cifar import cifar10, cifar100
+from leakscope.data.faces import lfw, lfw_folder, pubfig_folder
 from leakscope.data.files import FOLDER
 from leakscope.data.gaussian import synthetic, synthetic_bayes
 from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
 from leakscope.data.medical import covid, medical_mnist, pneumonia
 from leakscope.data.speech import cremad, cremad_folder
 from leakscope.data.tabular import from_csv
+from leakscope.data.text import imdb, text_csv
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
 
@@ -47,6 +50,15 @@ LOADERS: Mapping[str, Callable[..., Dataset]] = MappingProxyType(  # what each i
         "texas100": texas100,
         "purchase-like": purchase_like,
         "texas-like": texas_like,
+        "census42": census42,
+        "mnist": mnist,
+        "lfw": lfw,
+        "imdb": imdb,
+        "har": har,
+        "lfw-folder": lfw_folder,
+        "pubfig-folder": pubfig_folder,
+        "har-folder": har_folder,
+        "text-csv": text_csv,
     }
 )
 

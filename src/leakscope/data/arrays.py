@@ -1,4 +1,4 @@
-"""Records that are already arrays: your own npz file, the digits, the Heritage Health table."""
+"""Records that are already arrays: your own npz file, digits, the Heritage Health table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.data.files import Array, arrays, coded, listed, located, pixels
+from leakscope.data.files import Array, arrays, coded, labels, listed, located, pixels, stacked
 from leakscope.dataset import Column, Dataset
 from leakscope.errors import DataError, require
 
@@ -107,6 +107,33 @@ def digits() -> Dataset:
         {"even": (y % 2 == 0).long(), "digit": y},
         name="digits",
         values={"digit": tuple("0123456789"), "even": ("odd", "even")},
+        label="digit",
+    )
+
+
+def mnist(*, path: str | Path | None = None, part: str = "all") -> Dataset:
+    """MNIST (LeCun et al., 1998), mnist.npz: handwritten digits, 28 x 28 and grey; nothing is private in it.
+
+    The file has x_train, y_train, x_test and y_test, as Keras publishes it; ``part`` is "train" or "test",
+    "all" for one after the other.
+    """
+    require(part in ("train", "test", "all"), "part", "'train', 'test' or 'all'", part)
+    file = located("mnist", path, "mnist.npz")
+    parts = ("train", "test") if part == "all" else (part,)
+    found = arrays(file, [f"{kind}_{one}" for one in parts for kind in "xy"])
+    x, y = (stacked([found[f"{kind}_{one}"] for one in parts], where=str(file)) for kind in "xy")
+    if x.dtype != np.uint8 or x.shape[1:3] != (28, 28):
+        raise DataError(
+            f"{file} must hold images of bytes, (n, 28, 28[, 1]), and they are {x.dtype} of shape {x.shape}; "
+            f"write pixels from 0 to 255."
+        )
+    digit = tuple("0123456789")
+    return Dataset(
+        records(x, f"the images of {file}"),
+        labels(y, digit, where=f"the labels of {file}"),
+        {},
+        name="mnist",
+        values={"digit": digit},
         label="digit",
     )
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,17 @@ def stacked(parts: Sequence[Array], *, where: str) -> Array:
     if len(shapes) > 1:
         raise DataError(f"{where} must hold records of one shape, and theirs are {shapes}; write it again.")
     return np.concatenate(parts)
+
+
+def matched(found: Mapping[str, Array], names: Sequence[str], path: Path) -> None:
+    """Refuse arrays that do not have one value for each row of the first."""
+    rows = len(found[names[0]])
+    for name in names[1:]:
+        if found[name].ndim != 1 or len(found[name]) != rows:
+            raise DataError(
+                f"array {name!r} of {path} must have one value per record, and its shape is "
+                f"{found[name].shape} where {names[0]!r} has {rows} rows; write it again."
+            )
 
 
 def pixels(images: Array) -> Tensor:

@@ -26,12 +26,17 @@ ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _UTK = re.compile(r"(\d{1,3})_([01])_([0-4])_\d+\.jpg(\.chip\.jpg)?", re.IGNORECASE)
 T = TypeVar("T")
+Crop = Callable[[Image.Image, Path], Image.Image]
 
 
-def celeba(*, path: str | Path | None = None, label: str = "Smiling") -> Dataset:
-    """CelebA (Liu et al., ICCV 2015), celeba32.npz: one attribute is the task, the others are private."""
+def celeba(*, path: str | Path | None = None, label: str = "Smiling", size: int = 32) -> Dataset:
+    """CelebA (Liu et al., ICCV 2015), celeba32.npz: one attribute is the task, the others are private.
+
+    ``size`` of 64 reads celeba64.npz, fewer people in larger images; a ``path`` goes before it.
+    """
+    require(size in (32, 64), "size", "32 or 64 pixels", size)
     wanted = ("images", "identity", "attributes", "attribute_names")
-    found = arrays(located("celeba", path, "celeba32.npz"), wanted)
+    found = arrays(located("celeba", path, f"celeba{size}.npz"), wanted)
     names = [str(name) for name in found["attribute_names"]]
     return _celeba(pixels(found["images"]), found["identity"], found["attributes"], names, label=label)
 
@@ -56,7 +61,7 @@ def celeba_folder(
             f"unpack the original distribution there."
         )
     rows = spread(rows, limit)
-    images = _images([folder / parts[0] / row for row in rows], size, crop=_aligned)
+    images = read_images([folder / parts[0] / row for row in rows], (size, size), crop=_aligned)
     attributes = (marks.loc[rows].to_numpy(dtype=np.int64) > 0).astype(np.int64)
     names = [str(name) for name in marks.columns]
     return _celeba(images, people.loc[rows].to_numpy(dtype=np.int64), attributes, names, label=label)
@@ -118,7 +123,7 @@ def utkface_folder(*, path: str | Path | None = None, size: int = 32, limit: int
         )
     faces = sorted(faces, key=lambda pair: (pair[1], pair[0].name))
     faces = spread(faces, limit)
-    images = _images([file for file, _ in faces], size)
+    images = read_images([file for file, _ in faces], (size, size))
     age, gender, ethnicity = np.asarray([face for _, face in faces], dtype=np.int64).T
     return _utkface(images, age, gender, ethnicity)
 
@@ -166,7 +171,7 @@ def image_folder(
         found += [(file, code) for file in files]
     found = spread(found, limit)
     fits(4.0 * COPIES * len(found) * size**2 * channels, folder, memory=None)
-    images = _images([file for file, _ in found], size, channels=channels)
+    images = read_images([file for file, _ in found], (size, size), channels=channels)
     y = torch.tensor([code for _, code in found])
     return Dataset(images, y, {}, name=folder.resolve().name, values={"class": names}, label="class")
 
@@ -179,15 +184,17 @@ def spread(rows: Sequence[T], limit: int | None) -> list[T]:
     return [rows[i * len(rows) // limit] for i in range(limit)]
 
 
-def _images(
+def read_images(
     files: Sequence[Path],
-    size: int,
+    size: tuple[int, int],
     *,
-    crop: Callable[[Image.Image, Path], Image.Image] | None = None,
+    crop: Crop | None = None,
     channels: int = 3,
 ) -> Tensor:
-    require(size >= 1, "size", "at least 1 pixel", size)
-    stack = np.empty((len(files), size, size, channels), dtype=np.uint8)
+    """Image files, cropped, and resized to ``size``, a height and a width, by Lanczos."""
+    height, width = size
+    require(min(size) >= 1, "size", "at least 1 pixel", min(size))
+    stack = np.empty((len(files), height, width, channels), dtype=np.uint8)
     for i, file in enumerate(files):
         try:
             with Image.open(file) as image:
@@ -202,6 +209,6 @@ def _images(
             )
         if crop is not None:
             picture = crop(picture, file)
-        small = np.asarray(picture.resize((size, size), Image.Resampling.LANCZOS))
-        stack[i] = small.reshape(size, size, channels)
+        small = np.asarray(picture.resize((width, height), Image.Resampling.LANCZOS))
+        stack[i] = small.reshape(height, width, channels)
     return pixels(stack)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.data.arrays import records
-from leakscope.data.files import Array, arrays, coded, labels, located, sizes_of, stacked
+from leakscope.data.files import Array, arrays, coded, labels, located, matched, sizes_of, stacked
 from leakscope.dataset import Dataset
 from leakscope.errors import DataError, require
 
@@ -72,12 +72,7 @@ def covid(*, path: str | Path | None = None, size: int = 64) -> Dataset:
     wanted = ("images", "is_covid", "sex", "patient", "finding", "finding_names")
     file = located("covid", path, "covid_cxr64.npz")
     found = arrays(file, wanted)
-    for name in wanted[1:5]:
-        if len(found[name]) != len(found["images"]):
-            raise DataError(
-                f"array {name!r} of {file} must have one value per image, and it has {len(found[name])} "
-                f"where there are {len(found['images'])}; write it again."
-            )
+    matched(found, wanted[:5], file)
     unknown = [i for i, name in enumerate(found["finding_names"]) if str(name) in UNKNOWN]
     kept = ~np.isin(found["finding"], unknown)
     sex = np.where(found["sex"][kept] == 255, SEXES.index("?"), found["sex"][kept])

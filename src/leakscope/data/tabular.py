@@ -41,8 +41,8 @@ def from_csv(
     """
     path = as_file(path)
     secrets, drop = listed(secrets), listed(drop)
-    header = _header(path)
-    _check(header, path, label=label, secrets=secrets, drop=drop, user=user)
+    header = header_of(path)
+    check_roles(header, path, label=label, secrets=secrets, drop=drop, user=user)
     roles = {
         label: "label",
         **dict.fromkeys(secrets, "secret"),
@@ -51,7 +51,7 @@ def from_csv(
     columns = {name: Cells(name, roles.get(name, "column")) for name in header if name not in drop}
     rows = 0
     expected = _expected_rows(path)
-    for piece in _pieces(path, header):
+    for piece in pieces(path, header):
         rows += len(piece)
         for name, cells in columns.items():
             cells.add(piece[name].to_numpy(dtype=object))
@@ -68,7 +68,7 @@ def from_csv(
     )
 
 
-def _check(
+def check_roles(
     header: list[str],
     path: Path,
     *,
@@ -127,13 +127,14 @@ def _expected_rows(path: Path) -> float:
     return text.count(b"\n") * path.stat().st_size / max(len(head), 1)
 
 
-def _header(path: Path) -> list[str]:
+def header_of(path: Path) -> list[str]:
+    """The names in a CSV's first row."""
     for piece in _parsed(path, header=None, nrows=1):
         return [str(name) for name in piece.iloc[0]]
     return []
 
 
-def _pieces(path: Path, header: list[str]) -> Iterator[pd.DataFrame]:
+def pieces(path: Path, header: list[str]) -> Iterator[pd.DataFrame]:
     """The rows as text, refusing those that are longer or shorter than the header."""
     short = False
     for piece in _parsed(path, header=0, names=header, chunksize=max(CHUNK // len(header), 100)):

@@ -82,6 +82,14 @@ def noisy(layers: Layers, std: float, rng: torch.Generator) -> Layers:
 
 
 @dataclass(frozen=True)
+class Withhold(Defense):
+    """Release zeros: with `Within`, layers that are neither shared nor trained (paper 001, section 7)."""
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        return {name: torch.zeros_like(tensor) for name, tensor in layers.items()}
+
+
+@dataclass(frozen=True)
 class Within(Defense):
     """A defense limited to the named layers; the others are released as they are."""
 

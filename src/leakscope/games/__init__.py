@@ -2,5 +2,6 @@
 
 from leakscope.games.federated import Clients, Membership
 from leakscope.games.inference import Distribution, Inference, UserInference
+from leakscope.games.reconstruction import Reconstruction
 
-__all__ = ["Clients", "Distribution", "Inference", "Membership", "UserInference"]
+__all__ = ["Clients", "Distribution", "Inference", "Membership", "Reconstruction", "UserInference"]

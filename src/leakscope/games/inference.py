@@ -25,6 +25,10 @@ class Inference:
     The column may stand inside ``x`` (attribute inference) or only beside it (property
     inference). ``known`` names columns of which the adversary is given the batch's mean
     (``"*"``: all but the secret); a batch of one is a partially known record.
+
+    ``balanced`` gives every batch each label of the task equally often, whatever the secret, so that
+    labels cannot tell it (paper 001). ``others`` records of any value, the secret's or not, are mixed
+    into every batch, as other clients' are by aggregation.
     """
 
     data: Dataset
@@ -32,15 +36,18 @@ class Inference:
     batch: int = 16
     prior: Prior = "empirical"
     known: tuple[str, ...] = ()
+    balanced: bool = False
+    others: int = 0
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, "Inference.batch", "at least 1", self.batch)
+        require(self.others >= 0, "Inference.others", "at least 0", self.others)
         require(self.prior in ("empirical", "uniform"), "Inference.prior", "empirical or uniform", self.prior)
         if self.secret in self.known:
             raise ArgumentError(
                 f"Inference.known must not contain the secret, got {self.secret!r}; leave it out."
             )
-        _groups(self.data, self.secret, self.batch)
+        self._pools()
         self.data.positions(*self.known)
 
     @property
@@ -63,10 +70,26 @@ class Inference:
     def deal(self, channel: Channel, trials: int, rng: torch.Generator) -> tuple[View, Tensor]:
         require(trials >= 1, "Inference.deal: trials", "at least 1", trials)
         secrets = torch.multinomial(self.chances, trials, replacement=True, generator=rng)
-        rows = _draw(_groups(self.data, self.secret, self.batch), secrets, self.batch, rng)
+        rows = self._rows(secrets, rng)
         batch = Batch(self.data, rows)
         public = {"known": self._side_knowledge(rows)} if self.known else {}
         return View(channel(batch, secrets, rng), public), secrets
+
+    def _pools(self) -> list[Tensor]:
+        """The rows of every value of the secret; where batches are balanced, of every value and label."""
+        groups = _groups(self.data, self.secret, self.batch)
+        return _by_label(self.data, self.secret, groups) if self.balanced else groups
+
+    def _rows(self, secrets: Tensor, rng: torch.Generator) -> Tensor:
+        """(trials, batch + others), those that share the secret first."""
+        pools = self._pools()
+        labels = len(self.data.y.unique()) if self.balanced else 1
+        everyone = [torch.cat(pools[i::labels]) for i in range(labels)]
+        own = _taking_turns(pools, secrets, self.batch, labels, rng)
+        if not self.others:
+            return own
+        mixed = _taking_turns(everyone, torch.zeros_like(secrets), self.others, labels, rng)
+        return torch.cat([own, mixed], dim=1)
 
     def _side_knowledge(self, rows: Tensor) -> Tensor:
         hidden = set(self.data.positions(self.secret).tolist()) if self.data.has(self.secret) else set()
@@ -215,6 +238,28 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
                 f"2 x batch = {2 * batch}; lower the batch size, merge rare values or give more records."
             )
     return groups
+
+
+def _by_label(data: Dataset, secret: str, groups: list[Tensor]) -> list[Tensor]:
+    """Each group cut by the task's label, labels running fastest; none may be empty."""
+    labels, names = data.y.unique(), data.value_names(secret)
+    for name, group in zip(names, groups, strict=True):
+        lacking = [int(label) for label in labels if len(group) and not bool((data.y[group] == label).any())]
+        if lacking:
+            raise DataError(
+                f"{data.name}: no record in this split has {secret} = {name!r} and {data.label} "
+                f"{lacking[0]}, so labels cannot be balanced against the secret; give more records, or leave "
+                f"balanced out."
+            )
+    return [group[data.y[group] == label] for group in groups for label in labels]
+
+
+def _taking_turns(pools: list[Tensor], which: Tensor, k: int, labels: int, rng: torch.Generator) -> Tensor:
+    """(trials, k) rows of the chosen values, the labels taking turns from one drawn at random."""
+    if labels == 1:
+        return _draw(pools, which, k, rng)
+    turns = (torch.arange(k) + torch.randint(labels, (len(which), 1), generator=rng)) % labels
+    return _draw(pools, (which[:, None] * labels + turns).flatten(), 1, rng).view(len(which), k)
 
 
 def _draw(groups: list[Tensor], which: Tensor, k: int, rng: torch.Generator) -> Tensor:

@@ -33,3 +33,19 @@ def build(
 def parameters(model: nn.Module) -> dict[str, torch.Tensor]:
     """A copy of the module's parameters by name, out of autograd's sight."""
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+def layers_of(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Layer -> the names of its parameters (weight and bias together), in model order. Of layers that
+    share weights none can be told to leak, so such a model is refused."""
+    seen: dict[int, str] = {}
+    found: dict[str, list[str]] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        if id(tensor) in seen:
+            raise ArgumentError(
+                f"the model's layers must not share weights, and {seen[id(tensor)]!r} is also {name!r}; "
+                f"give each layer its own."
+            )
+        seen[id(tensor)] = name
+        found.setdefault(name.rpartition(".")[0] or name, []).append(name)
+    return {layer: tuple(names) for layer, names in found.items()}

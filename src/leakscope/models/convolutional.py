@@ -10,7 +10,7 @@ from torch import nn
 
 from leakscope.dataset import Dataset
 from leakscope.errors import require
-from leakscope.models.layers import he, image_shape, sequential
+from leakscope.models.layers import ACTIVATIONS, POOLS, he, image_shape, sequential
 
 ALEXNET = (  # channels, kernel, stride, padding, and whether a pool of 2 x 2 follows
     (64, 11, 4, 5, True),
@@ -25,27 +25,36 @@ ALEXNET = (  # channels, kernel, stride, padding, and whether a pool of 2 x 2 fo
 class LeNet:
     """LeNet-5 with ReLU and max-pooling: 6 and 16 filters of 5 x 5, then 120-84 (LeCun et al., 1998).
 
-    Images of fewer than 32 pixels are padded by 2, as 28 x 28 digits originally were. Weights start
-    as torch has them.
+    Images of fewer than 32 pixels are padded by 2, as 28 x 28 digits originally were. With sigmoids and
+    average-pooling its gradients are smooth, as inverting them asks for. Weights start as torch has them.
     """
+
+    activation: Literal["relu", "sigmoid"] = "relu"
+    pool: Literal["max", "average"] = "max"
+
+    def __post_init__(self) -> None:
+        known = ("relu", "sigmoid")
+        require(self.activation in known, "LeNet.activation", "'relu' or 'sigmoid'", self.activation)
+        require(self.pool in POOLS, "LeNet.pool", "'max' or 'average'", self.pool)
 
     def __call__(self, data: Dataset) -> nn.Module:
         channels, *size = image_shape(data, "LeNet", 12)
         padding = 2 if min(size) < 32 else 0
         height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)
+        bent, pool = ACTIVATIONS[self.activation], POOLS[self.pool]
         return sequential(
             [
                 ("conv1", nn.Conv2d(channels, 6, 5, padding=padding)),
-                ("relu1", nn.ReLU()),
-                ("pool1", nn.MaxPool2d(2)),
+                (f"{self.activation}1", bent()),
+                ("pool1", pool(2)),
                 ("conv2", nn.Conv2d(6, 16, 5)),
-                ("relu2", nn.ReLU()),
-                ("pool2", nn.MaxPool2d(2)),
+                (f"{self.activation}2", bent()),
+                ("pool2", pool(2)),
                 ("flatten", nn.Flatten()),
                 ("fc1", nn.Linear(16 * height * width, 120)),
-                ("relu3", nn.ReLU()),
+                (f"{self.activation}3", bent()),
                 ("fc2", nn.Linear(120, 84)),
-                ("relu4", nn.ReLU()),
+                (f"{self.activation}4", bent()),
                 ("fc3", nn.Linear(84, data.classes)),
             ]
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Literal
 
 from torch import nn
@@ -13,6 +14,12 @@ from leakscope.errors import ArgumentError, require
 
 Norm = Literal["batch", "group"]
 Named = Iterable[tuple[str, nn.Module]]
+ACTIVATIONS: Mapping[str, type[nn.Module]] = MappingProxyType(
+    {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+)
+POOLS: Mapping[str, Callable[[int], nn.Module]] = MappingProxyType(
+    {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
+)
 GROUPS = 32  # at most (Wu and He, ECCV 2018)
 
 
@@ -25,6 +32,15 @@ def image_shape(data: Dataset, model: str, least: int) -> tuple[int, int, int]:
         )
     channels, height, width = data.x.shape[1:]
     return channels, height, width
+
+
+def check_numbers(data: Dataset, model: str) -> None:
+    """Refuse texts, whose numbers stand for words."""
+    if not data.x.is_floating_point():
+        raise ArgumentError(
+            f"{model} needs records of floating-point numbers, got x of {data.x.dtype} from {data.name}; use "
+            f"TextClf for texts, and x.float() for other numbers."
+        )
 
 
 def sequential(layers: Named) -> nn.Sequential:

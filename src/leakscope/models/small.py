@@ -10,9 +10,7 @@ from torch import nn
 
 from leakscope.dataset import Dataset
 from leakscope.errors import require
-from leakscope.models.layers import image_shape
-
-ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
+from leakscope.models.layers import ACTIVATIONS, check_numbers, image_shape
 
 
 @dataclass(frozen=True)
@@ -23,13 +21,15 @@ class MLP:
     """
 
     hidden: tuple[int, ...] = (32, 16)
-    activation: Literal["relu", "tanh"] = "relu"
+    activation: Literal["relu", "tanh", "sigmoid"] = "relu"
 
     def __post_init__(self) -> None:
         require(all(width >= 1 for width in self.hidden), "MLP.hidden", "widths of at least 1", self.hidden)
-        require(self.activation in ACTIVATIONS, "MLP.activation", "'relu' or 'tanh'", self.activation)
+        rule = "'relu', 'tanh' or 'sigmoid'"
+        require(self.activation in ACTIVATIONS, "MLP.activation", rule, self.activation)
 
     def __call__(self, data: Dataset) -> nn.Module:
+        check_numbers(data, "MLP")
         widths = (data.x[0].numel(), *self.hidden)
         layers: list[nn.Module] = [nn.Flatten()] if data.x.dim() > 2 else []
         for wide, narrow in pairwise(widths):
@@ -78,6 +78,7 @@ class Linear:
     zeros: bool = False
 
     def __call__(self, data: Dataset) -> nn.Module:
+        check_numbers(data, "Linear")
         layer = nn.Linear(data.x[0].numel(), data.classes)
         if self.zeros:
             for parameter in layer.parameters():

@@ -1,0 +1,88 @@
+"""Human activity by a telephone's sensors (Anguita et al., ESANN 2013, CC BY 4.0)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from leakscope.data.arrays import records
+from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, labels, located, matched
+from leakscope.dataset import Dataset
+from leakscope.errors import DataError, require
+
+PARTS = ("train", "test")
+FEATURES = 561
+
+
+def har(*, path: str | Path | None = None, part: str = "all") -> Dataset:
+    """UCI HAR's accelerations, uci_har_acc.npz: six activities, and which of 30 people it was is private.
+
+    A record is a window of 128 samples as 384 numbers in g, all of the first axis, then of the second and
+    the third. ``part`` is "train" or "test", which share no people, or "all" for every window.
+    """
+    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
+    file = located("har", path, "uci_har_acc.npz")
+    found = arrays(file, ("x", "activity", "subject", "is_test", "activity_names"))
+    matched(found, ("x", "activity", "subject", "is_test"), file)
+    windows = found["x"]
+    if windows.ndim != 3 or windows.shape[2] != 3:
+        raise DataError(
+            f"{file} must hold windows (n, samples, 3), and their shape is {windows.shape}; write it again."
+        )
+    kept = np.ones(len(windows), dtype=bool) if part == "all" else found["is_test"] == (part == "test")
+    return _har(
+        windows[kept].transpose(0, 2, 1).reshape(int(kept.sum()), -1),
+        found["activity"][kept].astype(np.int64),
+        found["subject"][kept],
+        tuple(str(name) for name in found["activity_names"]),
+        where=file,
+    )
+
+
+def har_folder(*, path: str | Path | None = None, part: str = "all") -> Dataset:
+    """UCI HAR as published, "UCI HAR Dataset" with its train/X_train.txt: the 561 features.
+
+    Paper 003 calls it Activity. ``part`` is "train" or "test", which share no people, or "all" for one
+    after the other.
+    """
+    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
+    parts = PARTS if part == "all" else (part,)
+    kinds = ("X", "y", "subject")
+    files = [f"{one}/{kind}_{one}.txt" for kind in kinds for one in parts]
+    where = located("har-folder", path, "UCI HAR Dataset")
+    folder = as_folder(where, *files, "activity_labels.txt")
+    fits(2.0 * COPIES * sum((folder / file).stat().st_size for file in files), folder, memory=None)
+    x, y, subject = (
+        np.concatenate([_numbers(folder / one / f"{kind}_{one}.txt", width) for one in parts])
+        for kind, width in zip(kinds, (FEATURES, 1, 1), strict=True)
+    )
+    lines = (folder / "activity_labels.txt").read_text(encoding="utf-8", errors="replace").split("\n")
+    names = tuple(line.split()[-1] for line in lines if line.strip())
+    return _har(x, y[:, 0].astype(np.int64) - 1, subject[:, 0].astype(np.int64), names, where=folder)
+
+
+def _har(x: Array, activity: Array, subject: Array, names: tuple[str, ...], *, where: Path) -> Dataset:
+    who, people = coded(subject)
+    return Dataset(
+        records(x, f"the records of {where}"),
+        labels(activity, names, where=f"the activities of {where}"),
+        {"subject": who},
+        name="har",
+        values={"activity": names, "subject": people},
+        label="activity",
+    )
+
+
+def _numbers(file: Path, width: int) -> Array:
+    try:
+        table = pd.read_csv(file, sep=r"\s+", header=None, dtype=np.float64)
+    except (OSError, ValueError, pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file} is not a file of numbers ({reason}); fetch it again.") from error
+    if table.shape[1] != width:
+        raise DataError(
+            f"{file} must have {width} numbers in every row, and it has {table.shape[1]}; fetch it again."
+        )
+    return table.to_numpy()

@@ -1,0 +1,1 @@
+"""Representations that keep a secret: bounds to train them by, and what is known about them."""

@@ -1,0 +1,101 @@
+"""What layers tell about the records themselves: images reconstructed from pairs of layers and from all."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from leakscope.channels import GradientChannel, Through
+from leakscope.core import Attack, Knowledge, Transcript
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError
+from leakscope.games import Reconstruction
+from leakscope.measures.fidelity import WINDOW, failures, fidelity, matched, recovered, ssim
+from leakscope.measures.vinformation import MOST, v_information
+from leakscope.referee import play
+from leakscope.rng import fork
+
+WHOLE = "all layers"
+SCALE = 3  # of a picture's side, so that 32 pixels can be looked at
+
+
+def reconstructed(
+    attack: Attack,
+    train: Dataset,
+    public: Dataset,
+    channel: GradientChannel,
+    layers: Mapping[str, tuple[str, ...]],
+    *,
+    images: int,
+    batch: int,
+    shown: bool,
+    rng: torch.Generator,
+) -> dict[str, Any]:
+    """Information above what the public mean image gives, SSIM and failures of every pair of consecutive
+    layers and of all; the same images are drawn for each. Pictures only if they are to be ``shown``."""
+    if train.x.dim() != 4 or min(train.x.shape[2:]) < WINDOW:
+        raise ArgumentError(
+            f"LayerAudit.images needs images of at least {WINDOW} x {WINDOW} pixels, got records of shape "
+            f"{tuple(train.x.shape[1:])}; set it to 0."
+        )
+    game = Reconstruction(train, batch=batch)
+    rehearsal = game.on(public)
+    sets: dict[str, tuple[str, ...]] = {
+        f"{a}+{b}": (a, b) for a, b in zip(list(layers)[:-1], list(layers)[1:], strict=True)
+    }
+    sets[WHOLE] = tuple(layers)
+    (seed,) = fork(rng, 1)
+    state = seed.get_state()
+    rows, pictures = {}, []
+    for name, inside in sets.items():
+        through = Through(channel, tuple(parameter for layer in inside for parameter in layers[layer]))
+        seed.set_state(state)
+        transcript = play(game, through, attack, Knowledge(rehearsal, through), trials=images, rng=seed)
+        rows[name] = _row(transcript, rehearsal.mean, rng) | {"layers": list(inside)}
+        pictures += (
+            [_picture(transcript, i) | {"set": name} for i in range(len(transcript.secrets))] if shown else []
+        )
+    originals = transcript.secrets
+    trivial = float(ssim(rehearsal.mean.expand_as(originals), originals).mean())
+    found = {"sets": rows, "trivial_ssim": trivial, "most": MOST, "images": images, "attack": repr(attack)}
+    return {"original": found, "pictures": pictures or None}
+
+
+def _row(transcript: Transcript, mean: Tensor, rng: torch.Generator) -> dict[str, Any]:
+    failed = failures(transcript, mean)
+    return {
+        "information": asdict(v_information(transcript, baseline=mean, rng=rng)),
+        "ssim": asdict(fidelity(transcript, rng=rng)),
+        "recovered": asdict(recovered(transcript)),
+        "failures": round(failed.value * failed.n),
+    }
+
+
+def _picture(transcript: Transcript, i: int) -> dict[str, Any]:
+    guesses = matched(transcript)
+    likeness = float(ssim(guesses[i : i + 1, :1], transcript.secrets[i : i + 1, :1]))
+    return {
+        "original": _png(transcript.secrets[i, 0]),
+        "reconstruction": _png(guesses[i, 0]),
+        "ssim": likeness if math.isfinite(likeness) else None,
+    }
+
+
+def _png(image: Tensor) -> str:
+    """Base64 of a PNG file."""
+    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
+    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    picture = picture.resize((picture.width * SCALE, picture.height * SCALE), Image.Resampling.NEAREST)
+    held = io.BytesIO()
+    picture.save(held, format="PNG", optimize=True)
+    return base64.b64encode(held.getvalue()).decode("ascii")

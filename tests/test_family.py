@@ -1,0 +1,181 @@
+"""An attack family: chosen and calibrated on people it was not fitted to."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope import (
+    MLP,
+    PCA,
+    Dataset,
+    Family,
+    GradientChannel,
+    Inference,
+    Knowledge,
+    Logistic,
+    Plain,
+    Posterior,
+    RandomForest,
+    Silent,
+    Sketch,
+    Through,
+    UnitMax,
+    auroc,
+    play,
+    seeded,
+    success_rate,
+    v_information,
+)
+from leakscope.attacks.family import _calibrated, _calibration
+from leakscope.core import Release
+from leakscope.data import synthetic
+from leakscope.errors import ArgumentError, DataError
+from leakscope.models import build, parameters
+
+FOREST = RandomForest(30, leaf=5)
+SMALL = Family(
+    (Posterior(FOREST, UnitMax()), Posterior(FOREST, Sketch(64)), Posterior(Logistic(), Sketch(64)))
+)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Records whose group shifts the first input far, and the gradients of a small net before training."""
+    train, _, public = synthetic(records=3_000, shift=4.0).split(
+        seeded(0, "split"), secret="group", train=1_500, public=800
+    )
+    model = build(MLP((8,)), train, seeded(0, "model"))
+    games = Inference(train, "group", 8, "uniform"), Inference(public, "group", 8, "uniform")
+    return games, GradientChannel(model, (parameters(model),))
+
+
+@pytest.fixture(scope="module")
+def game(world):
+    return world[0]
+
+
+@pytest.fixture(scope="module")
+def channel(world):
+    return world[1]
+
+
+def test_nothing_is_found_through_silence_and_all_through_plain_words(game):
+    own, public = game
+    for channel, information, rate in ((Silent(), 0.0, 0.5), (Plain(), math.log(2), 1.0)):
+        played = play(own, channel, SMALL, Knowledge(public, channel, 300), trials=300, rng=seeded(0, "play"))
+        assert v_information(played, calibrate=False).value == pytest.approx(information, abs=0.05)
+        found = success_rate(played)
+        assert found.low <= rate <= found.high
+
+
+def test_a_layer_alone_and_a_layer_that_tells_nothing(game, channel):
+    own, public = game
+    found = {}
+    for names in (("0.weight", "0.bias"), ("2.bias",)):
+        through = Through(channel, names)
+        played = play(own, through, SMALL, Knowledge(public, through, 400), trials=400, rng=seeded(1, "play"))
+        found[names] = v_information(played, calibrate=False)
+    first, last = found.values()
+    assert first.low > 0.1
+    assert last.value < first.low
+
+
+def test_its_probabilities_are_calibrated_without_being_fitted_again(game, channel):
+    own, public = game
+    played = play(own, channel, SMALL, Knowledge(public, channel, 600), trials=1_000, rng=seeded(2, "play"))
+    as_said = v_information(played, calibrate=False)
+    again = v_information(played)
+    assert as_said.value == pytest.approx(again.value, abs=0.03)
+
+
+def test_the_calibration_is_that_of_scikit_learns_platt_scaling():
+    from sklearn.linear_model import LogisticRegression
+
+    rng = np.random.default_rng(0)
+    told = rng.integers(2, size=4_000)
+    odds = 3 * rng.normal(told - 0.5, 1.0)
+    said = np.log(np.stack([1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))], axis=1))
+    ours = _calibrated(said, _calibration(said, told))
+    theirs = LogisticRegression(C=1e6).fit(odds[:, None], told).predict_proba(odds[:, None])
+    assert np.abs(ours - theirs).max() < 5e-3
+
+
+def test_each_fold_is_dealt_from_its_own_people():
+    data = synthetic(records=600)
+    people = torch.arange(600) // 5
+    data = Dataset(
+        data.x, data.y, {**data.private, "person": people}, values=data.values, columns=data.columns
+    )
+    family = Family(by="person", folds=3)
+    parts = family.folded(Knowledge(Inference(data, "group", 4), Silent(), 90), seeded(0, "fold"))
+    groups = [set(part.game.data.private["person"].tolist()) for part in parts]
+    assert sum(map(len, groups)) == len(set.union(*groups)) == 120
+    assert [part.trials for part in parts] == [30, 30, 30]
+    with pytest.raises(DataError, match="cannot be cut into"):
+        Family(by="group", folds=3).folded(
+            Knowledge(Inference(data, "group", 4), Silent(), 90), seeded(0, "f")
+        )
+
+
+def test_a_family_that_only_sees_noise_loses_next_to_nothing_by_it(game):
+    class Noisy:
+        def __call__(self, batch, secret, rng):
+            return (Release.of({"noise": torch.randn(len(batch), 40, generator=rng)}),)
+
+    own, public = game
+    played = play(own, Noisy(), SMALL, Knowledge(public, Noisy(), 300), trials=200, rng=seeded(0, "noise"))
+    assert v_information(played, calibrate=False).value == pytest.approx(0, abs=0.02)
+
+
+def test_the_same_rng_gives_the_same_guesses(game, channel):
+    own, public = game
+    runs = [
+        play(own, channel, SMALL, Knowledge(public, channel, 300), trials=100, rng=seeded(3, "play"))
+        for _ in range(2)
+    ]
+    assert torch.equal(runs[0].guesses, runs[1].guesses)
+    assert auroc(runs[0]).value > 0.5
+
+
+def test_a_family_refuses_what_it_cannot_read(parts):
+    with pytest.raises(ArgumentError, match="on reductions that learn nothing"):
+        Family((Posterior(Logistic(), PCA(5)),))
+    with pytest.raises(ArgumentError, match="at least 2"):
+        Family(folds=1)
+
+
+def test_unit_max_is_one_value_per_input_of_a_linear_layer_and_per_filter_of_a_convolution():
+    rng = torch.Generator().manual_seed(0)
+    linear, conv, bias = (torch.randn(3, *shape, generator=rng) for shape in ((5, 7), (2, 3, 4, 4), (5,)))
+    found = UnitMax().of({"weight": linear, "bias": bias})
+    expected = linear.abs().amax(1)
+    assert torch.allclose(found, expected / expected.norm(dim=1, keepdim=True))
+    assert UnitMax("inputs").of({"weight": linear}).shape == (3, 5)
+    assert UnitMax().of({"conv": conv}).shape == (3, 6)
+    assert UnitMax(most=5).of({"conv": conv}).shape == (3, 3)
+    assert UnitMax().of({"bias": bias}).shape == (3, 5)
+    assert not UnitMax().of({"weight": torch.zeros(2, 5, 7)}).isnan().any()
+
+
+def test_a_sketch_keeps_distances_on_average_and_narrow_layers_whole():
+    rng = torch.Generator().manual_seed(0)
+    wide = torch.randn(40, 5_000, generator=rng)
+    found = Sketch(512).of({"w": wide})
+    scaled = wide / wide.norm(dim=1, keepdim=True)
+    ratio = torch.pdist(found).square() / torch.pdist(scaled).square()
+    assert found.shape == (40, 512)
+    assert float(ratio.mean()) == pytest.approx(1, abs=0.02)
+    assert torch.equal(Sketch(512).of({"w": wide}), found)
+    assert Sketch(512).of({"w": wide[:, :9]}).shape == (40, 9)
+
+
+def test_a_game_without_records_to_cut_is_refused(parts):
+    class Bare:
+        batch, chances = 1, torch.tensor([0.5, 0.5])
+
+    with pytest.raises(ArgumentError, match="cut into folds"):
+        SMALL(Knowledge(Bare(), Silent(), 100), seeded(0, "bare"))

@@ -1,0 +1,304 @@
+"""Which layer gives away what: the audit of layers on worlds where the answer is known."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from leakscope import (
+    MLP,
+    Chain,
+    Dataset,
+    Defense,
+    Family,
+    GradientChannel,
+    Inference,
+    LayerAudit,
+    LeNet,
+    Logistic,
+    Noise,
+    Posterior,
+    RandomForest,
+    Sketch,
+    UnitMax,
+    Withhold,
+    Within,
+    seeded,
+)
+from leakscope.attacks.reconstruction import InvertingGradients
+from leakscope.core import behind
+from leakscope.data import synthetic
+from leakscope.errors import ArgumentError, DataError
+from leakscope.experiment import run
+from leakscope.localisation.audit import consecutive
+from leakscope.localisation.protection import noise
+from leakscope.localisation.studies import claims, correlations, lowess, trend
+from leakscope.models import build, layers_of, parameters
+from leakscope.plan import from_document
+
+FOREST = RandomForest(20, leaf=5)
+SMALL = Family((Posterior(FOREST, UnitMax()), Posterior(Logistic(0.1), Sketch(64))), folds=2)
+
+
+@pytest.fixture(scope="module")
+def records():
+    """The group makes the first input six times as large; 120 people of ten records."""
+    made = synthetic(records=1_200, shift=0.0)
+    x = made.x.clone()
+    x[:, 0] *= 1 + 5 * made.private["group"]
+    people = torch.arange(1_200) // 10
+    return dataclasses.replace(made, x=x, private={**made.private, "person": people})
+
+
+def cell(**changes):
+    game = {
+        "name": "LayerAudit",
+        "secrets": ["group"],
+        "batch": 4,
+        "splits": 20,
+        "sensitive": 3,
+        "family": {
+            "name": "Family",
+            "folds": 2,
+            "members": [
+                {
+                    "name": "Posterior",
+                    "head": {"name": "RandomForest", "trees": 20, "leaf": 5},
+                    "reduce": {"name": "UnitMax"},
+                },
+                {
+                    "name": "Posterior",
+                    "head": {"name": "Logistic"},
+                    "reduce": {"name": "Sketch", "width": 64},
+                },
+            ],
+        },
+    } | changes
+    document = {
+        "cell": [
+            {
+                "data": {"name": "synthetic"},
+                "game": game,
+                "model": {"name": "MLP", "hidden": [8, 6]},
+                "rounds": 2,
+                "observe": [1],
+                "trials": 200,
+                "rehearsals": 300,
+                "train": 500,
+                "public": 400,
+            }
+        ]
+    }
+    return from_document(document).cell[0]
+
+
+@pytest.fixture(scope="module")
+def result(records):
+    return run(cell(), 0, records=records)
+
+
+def test_the_first_layer_of_a_net_tells_most_about_the_size_of_an_input(result):
+    latent = result["localisation"]["latent"][0]
+    told = {name: row["information"]["value"] for name, row in latent["layers"].items()}
+    assert list(told) == ["0", "2", "4"]
+    assert max(told, key=told.get) == "0"
+    assert latent["layers"]["0"]["information"]["low"] > 0.2
+    assert latent["most"] == pytest.approx(math.log(2))
+    assert latent["together"]["information"]["low"] > 0.2
+    assert latent["labels"]["information"]["value"] == pytest.approx(0, abs=0.01)  # labels are balanced
+
+
+def test_every_part_of_a_result_has_its_place_and_its_layers(result):
+    found = result["localisation"]
+    assert [layer["name"] for layer in found["layers"]] == ["0", "2", "4"]
+    assert [layer["kind"] for layer in found["layers"]] == ["linear"] * 3
+    assert found["layers"][0]["parameters"] == 8 * 10 + 8
+    assert set(found["sensitivity"]) == {"F", "1", "inf", "relative"}
+    assert set(found["latent"][0]["subspace"]) == set(found["latent"][0]["two_sample"]) == {"0", "2", "4"}
+    assert found["original"] is None
+    assert found["pictures"] is None
+    assert set(found["trend"]) == {"0", "2", "4"}
+
+
+def test_what_is_left_falls_as_layers_are_kept_local_and_protection_is_audited_again(result):
+    rows = result["localisation"]["protection"]
+    assert rows[0]["measure"] == "none"
+    assert rows[0]["information"]["low"] > 0.2
+    local = [row for row in rows if row["measure"] == "keep local"]
+    assert local[0]["layers"] == ["0"]
+    assert all(len(a["layers"]) + 1 == len(b["layers"]) for a, b in pairwise(local))
+    assert local[-1]["information"]["low"] <= 0 or len(local) == 2
+    noised = next(row for row in rows if row["measure"] == "noise")
+    frozen = next(row for row in rows if row["measure"] == "freeze")
+    assert noised["layers"] == frozen["layers"] == local[-1]["layers"]
+    assert noised["std"] > 0
+    assert noised["information"]["value"] < rows[0]["information"]["value"] / 2
+
+
+def test_the_same_seed_gives_the_same_numbers(records, result):
+    again = run(cell(), 0, records=records)
+    assert again["localisation"] == result["localisation"]
+
+
+def test_people_are_kept_together_in_folds_and_splits(records):
+    found = run(
+        cell(people="person", protect=False).model_copy(update={"train": 50, "public": 40}),
+        0,
+        records=records,
+    )
+    assert found["localisation"]["protection"] == []
+    assert found["localisation"]["latent"][0]["layers"]["0"]["information"]["low"] > 0
+
+
+def test_layers_are_looked_at_together_in_runs_of_neighbours(records):
+    found = run(cell(together=2, sensitive=0), 0, records=records)["localisation"]
+    assert list(found["latent"][0]["layers"]) == ["0+2", "2+4"]
+    assert found["sensitivity"] is None
+    assert found["protection"] == []
+    with pytest.raises(ArgumentError, match="at most the model's 3 layers"):
+        consecutive({"a": ("a.w",), "b": ("b.w",), "c": ("c.w",)}, 4)
+
+
+def test_pictures_are_rebuilt_and_kept_only_when_asked_for():
+    rng = torch.Generator().manual_seed(0)
+    data = Dataset(
+        torch.rand(60, 1, 16, 16, generator=rng),
+        torch.arange(60) % 2,
+        {"kind": torch.arange(60) // 2 % 2},
+        name="dots",
+    )
+    train, public = data.take(torch.arange(30)), data.take(torch.arange(30, 60))
+    model = build(LeNet(), train, seeded(0, "model"))
+    channel = GradientChannel(model, (parameters(model),))
+    attack = InvertingGradients(label="known", iterations=3)
+    for shown in (False, True):
+        audit = LayerAudit(images=2, sensitive=0, reconstruct=attack, shown=shown)
+        found = audit.run(
+            train, public, lambda d: (channel, None), Defense(), rehearsals=10, trials=10, seed=0
+        )
+        assert list(found["original"]["sets"])[-1] == "all layers"
+        assert found["original"]["sets"]["conv1+conv2"]["layers"] == ["conv1", "conv2"]
+        assert (found["pictures"] is not None) == shown
+    assert found["pictures"][0]["original"].startswith("iVBOR")  # a PNG's first bytes in base64
+    small = dataclasses.replace(train, x=train.x[:, :, :8, :8])
+    with pytest.raises(ArgumentError, match="at least 11 x 11 pixels"):
+        LayerAudit(images=2, sensitive=0).run(
+            small, public, lambda d: (channel, None), Defense(), rehearsals=10, trials=10, seed=0
+        )
+
+
+def test_noise_has_the_asked_ratio_to_the_layers_own_gradient(records):
+    train, _, public = records.split(seeded(0, "split"), secret="group", train=500, public=400)
+    model = build(MLP((8, 6)), train, seeded(0, "model"))
+    channel = GradientChannel(model, (parameters(model),))
+    game = Inference(public, "group", 4)
+    names = layers_of(model)["0"]
+    std = noise(channel, game, names, rng=seeded(0, "noise"), ratio=4.0)
+    view, _ = game.deal(channel, 50, seeded(0, "noise"))
+    layers = view.releases[0].layers
+    own = torch.cat([layers[name].flatten(1) for name in names], dim=1)
+    assert std * math.sqrt(own.shape[1]) == pytest.approx(
+        4 * float(own.square().sum(1).mean().sqrt()), rel=0.06
+    )
+
+
+def test_withheld_layers_are_neither_released_nor_trained(records):
+    from leakscope.training import fit
+
+    train, _, _ = records.split(seeded(0, "split"), secret="group", train=500, public=400)
+    model = build(MLP((8,)), train, seeded(0, "model"))
+    history = fit(
+        model, train, rounds=1, rng=seeded(0, "fit"), defense=Within(Withhold(), ("0.weight", "0.bias"))
+    )
+    assert torch.equal(history[0]["0.weight"], history[1]["0.weight"])
+    assert not torch.equal(history[0]["2.weight"], history[1]["2.weight"])
+    release = Chain(Withhold(), Noise(0.0)).release({"w": torch.ones(2, 3)}, None, seeded(0, "r"), batch=1)
+    assert not release["w"].any()
+
+
+def test_batches_are_balanced_in_the_label_whatever_the_secret_and_others_are_mixed_in(records):
+    seen = {}
+
+    class Spy:
+        def __call__(self, batch, secret, rng):
+            seen["rows"] = batch.rows
+            return ()
+
+    game = Inference(records, "group", 6, balanced=True, others=9)
+    _, secrets = game.deal(Spy(), 200, seeded(0, "deal"))
+    rows = seen["rows"]
+    assert rows.shape == (200, 15)
+    assert behind(game) == 15
+    assert (records.y[rows[:, :6]].sum(1) == 3).all()
+    assert set(records.y[rows[:, 6:]].sum(1).tolist()) == {4, 5}
+    assert (records.private["group"][rows[:, :6]] == secrets[:, None]).all()
+    mixed = records.private["group"][rows[:, 6:]].double().mean()
+    assert 0.4 < float(mixed) < 0.6
+    told = dataclasses.replace(records, y=records.private["group"])
+    with pytest.raises(DataError, match="cannot be balanced against the secret"):
+        Inference(told, "group", 6, balanced=True)
+
+
+def test_correlations_are_those_of_scipy_and_width_is_shown_beside():
+    rng = np.random.default_rng(0)
+    layers = [f"l{i}" for i in range(8)]
+    information, distance = rng.normal(size=8), rng.normal(size=8)
+    found = {
+        "latent": [
+            {
+                "layers": {
+                    n: {"information": {"value": v}} for n, v in zip(layers, information, strict=True)
+                },
+                "subspace": {
+                    n: {"distance": {"value": d}, "null_mean": 1.0, "rank": i + 1, "p": 0.5}
+                    for i, (n, d) in enumerate(zip(layers, distance, strict=True))
+                },
+                "two_sample": {},
+            }
+        ],
+        "layers": [{"name": n, "kind": "linear"} for n in layers],
+        "original": None,
+        "sensitivity": None,
+    }
+    rows = {row["measure"]: row for row in correlations(found)}
+    assert rows["subspace distance"]["r"] == pytest.approx(np.corrcoef(distance, information)[0, 1])
+    assert rows["subspace distance"]["n"] == 8
+    assert "its random split" not in rows  # a constant correlates with nothing
+    assert rows["square root of rank"]["low"] <= rows["square root of rank"]["r"]
+    held = claims(found)
+    assert held["latent peak at the first classifier layer"].value == float(np.argmax(information) == 0)
+    assert held["subspace distance beats random splits there"].value == 0
+
+
+def test_the_trend_is_a_line_through_points_on_a_line():
+    x = [0, 1, 2, 3, 4, 5]
+    assert lowess(x, [2 * v + 1 for v in x]) == pytest.approx([2 * v + 1 for v in x])
+    assert lowess([0, 1], [1.0, 3.0]) == pytest.approx([1, 3])
+    assert trend({"latent": []}) == {}
+
+
+def test_a_model_whose_layers_share_weights_is_refused():
+    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    tied[2].weight = tied[0].weight
+    with pytest.raises(ArgumentError, match=r"'0.weight' is also '2.weight'"):
+        layers_of(tied)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"secrets": ("group",), "batch": 0}, "batch must be at least 1"),
+        ({"secrets": (), "sensitive": 0}, "at least one"),
+        ({"sensitive": 1}, "0 or at least 2"),
+        ({"secrets": ("group",), "together": 0}, "together must be at least 1"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_sentence(settings, words):
+    with pytest.raises(ArgumentError, match=words):
+        LayerAudit(**settings)
