@@ -18,7 +18,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
-    code, _ = blocks("README.md")
+    code, _, _ = blocks("README.md")
     names: dict = {}
     exec(code, names)
     assert names["ls"].advantage(names["transcript"]).low > 0.5
@@ -27,12 +27,22 @@ def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
 
 
 def test_the_federation_of_the_readme_runs_and_finds_members(capsys, tmp_path, monkeypatch):
-    _, code = blocks("README.md")
+    _, code, _ = blocks("README.md")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code, names)
     assert names["ls"].auroc(names["found"]).low > 0.6
     assert "PLR at 5% FPR" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_layers_of_the_readme_run_and_the_first_tells_most(capsys):
+    *_, code = blocks("README.md")
+    exec(code, {})
+    told = {line.split()[0]: float(line.split()[2]) for line in capsys.readouterr().out.splitlines()}
+    assert list(told) == ["0", "2", "4"]
+    assert max(told, key=told.get) == "0"
+    assert told["0"] > 0.5
 
 
 def test_the_attack_of_the_contributing_page_finds_everything_in_plain(parts):

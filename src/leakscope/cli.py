@@ -209,14 +209,14 @@ def localise(
         str | None, options.option("A defense the model is trained and seen under.", metavar="DEFENSE")
     ] = None,
     batch: Annotated[int, options.count("Records behind one gradient.")] = 8,
-    rounds: Annotated[int, options.count("Rounds of training, an epoch each.")] = 5,
+    rounds: Annotated[int, options.count("Rounds of training, an epoch each.")] = 15,
     observed: Annotated[
         int, options.count("The round whose gradients the adversary sees; 1: before any training.")
     ] = 1,
     trials: options.Trials = 1_000,
     rehearsals: options.Rehearsals = 1_500,
     seeds: Annotated[int, options.count("Victims, split and trained anew.")] = 1,
-    rate: options.Rate = 0.01,
+    rate: options.Rate = 0.1,
     images: Annotated[
         int | None, options.count("Pictures to reconstruct from pairs of layers; 0: none.", min=0)
     ] = None,

@@ -104,6 +104,14 @@ def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: I
     return Setting(parts.records, parts.train, parts.test, parts.public, game, game.on(parts.public))
 
 
+def layered(cell: Cell, seed: int, records: Dataset, *, trusted: Iterable[str] = ()) -> None:
+    """Refuse an audit of layers that its records or its model cannot give; nothing is trained."""
+    audit: LayerAudit = construct(cell.game, "audit", trusted=trusted)
+    parts = _split(cell, seed, records)
+    model = build(architecture(cell.model, trusted=trusted), parts.train, seeded(seed, "model"))
+    audit.check(parts.train, parts.public, model)
+
+
 def _victim(cell: Cell, seed: int, train: Dataset, trusted: Iterable[str]) -> Victim:
     defense = construct(cell.defense, "defense", trusted=trusted) if cell.defense else Defense()
     return _trained(cell, seed, train, trusted, defense)

@@ -65,7 +65,7 @@ def requested(
         "observe": [observed],
         "trials": trials,
         "rehearsals": rehearsals,
-        "training": {"rate": rate},
+        "training": {"rate": rate, "batch": 32},
     }
     if user:
         people = len(records.secret(user).unique())

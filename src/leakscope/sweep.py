@@ -17,7 +17,7 @@ from joblib.externals.loky import get_reusable_executor
 
 from leakscope import store
 from leakscope.errors import ArgumentError, LeakscopeError, PlanError, StoreError
-from leakscope.plan import FORMAT, Cell, Plan, architecture, audits
+from leakscope.plan import FORMAT, Cell, Plan, architecture, audits, localises
 
 Progress = Callable[["Step"], None]
 
@@ -47,7 +47,7 @@ def work(cell: Cell) -> float:
 def check(plan: Plan, *, trusted: Iterable[str] = ()) -> dict[str, str]:
     """Load and split every dataset of the plan once and build every game on it. Returns the digest of
     the records behind each cell's key, by which results of other records are told."""
-    from leakscope.experiment import dataset, prepare
+    from leakscope.experiment import dataset, layered, prepare
 
     seen: dict[str, Any] = {}
     digests: dict[str, str] = {}
@@ -59,6 +59,8 @@ def check(plan: Plan, *, trusted: Iterable[str] = ()) -> dict[str, str]:
                 seen = {name: (records, records.digest)}  # one at a time in memory
             records, digest = seen[name]
             digests |= {cell.key(seed): digest for seed in plan.seeds}
+            if localises(cell):
+                layered(cell, plan.seeds[0], records, trusted=trusted)
             if not audits(cell):
                 setting = prepare(cell, plan.seeds[0], records=records, trusted=trusted)
                 architecture(cell.model, trusted=trusted)(setting.train)

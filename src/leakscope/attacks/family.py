@@ -38,11 +38,12 @@ MEMBERS = (
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """The chosen member fitted once for every fold, each beside its calibration; None: none beat guessing.
+    """The chosen member fitted once without every fold, and its calibration; None: none beat guessing.
     ``gain`` are the nats it gained on folds it was not fitted to."""
 
     member: Posterior | None
-    models: tuple[tuple[Model, Array], ...]
+    models: tuple[Model, ...]
+    way: Array
     m: int
     gain: float
 
@@ -51,7 +52,7 @@ class Learned:
         if self.member is None:
             return np.full((len(next(iter(features.values()))), self.m), 1 / self.m)
         x, smoothed = features[repr(self.member.reduce)], self.member.smoothed
-        said = [_calibrated(np.log(smoothed(model(x))), way) for model, way in self.models]
+        said = [_calibrated(np.log(smoothed(model(x))), self.way) for model in self.models]
         return np.asarray(np.mean(said, axis=0))
 
 
@@ -61,10 +62,10 @@ class Family:
 
     The adversary's public records are cut into ``folds``, by the private column ``by`` where a person has
     several, and each fold's challenges are dealt from its own people. Every member is fitted to all folds
-    but one and calibrated on that one by a temperature and an offset for each value; the member with the
-    least cross-fitted log loss is kept, or none if it beats guessing by less than the standard error over
-    folds, so that what is found in the real game is found by a choice that did not see it. Rounds are read
-    together.
+    but one and heard on that one, and what it says of all is calibrated by a temperature and an offset for
+    each value. The member with the least log loss on folds whose calibration did not see them is kept, or
+    none if guessing has less, so that what is found in the real game is found by a choice that did not see
+    it. Rounds are read together.
     """
 
     members: tuple[Posterior, ...] = MEMBERS
@@ -144,7 +145,7 @@ class Family:
     ) -> Learned:
         """The member of the family that does best on folds it was not fitted to, and its models."""
         told = [s.numpy() for s in secrets]
-        best, kept, least = None, [], np.log(m)
+        best, kept, way, least = None, [], np.zeros(1 + m), float(np.log(m))
         for member in self.members:
             key, models, said = repr(member.reduce), [], []
             for i in range(self.folds):
@@ -152,13 +153,11 @@ class Family:
                 x = np.concatenate([features[j][key] for j in rest])
                 models.append(member.learn(x, np.concatenate([told[j] for j in rest]), m, rng))
                 said.append(np.log(member.smoothed(models[i](features[i][key]))))
-            losses = _cross_fitted(said, told)
-            loss, error = float(np.mean(losses)), float(np.std(losses, ddof=1)) / self.folds**0.5
-            if loss < least and loss + error < np.log(m):
-                best, least = member, loss
-                ways = [_calibration(said[i], told[i]) for i in range(self.folds)]
-                kept = list(zip(models, ways, strict=True))
-        return Learned(best, tuple(kept), m, float(np.log(m) - least))
+            loss = _cross_fitted(said, told)
+            if loss < least:
+                best, kept, least = member, models, loss
+                way = _calibration(np.concatenate(said), np.concatenate(told))
+        return Learned(best, tuple(kept), way, m, float(np.log(m)) - least)
 
 
 def _calibrated(said: Array, way: Array) -> Array:
@@ -188,11 +187,11 @@ def _calibration(said: Array, told: Array) -> Array:
     return np.asarray(found.x)
 
 
-def _cross_fitted(said: Sequence[Array], told: Sequence[Array]) -> list[float]:
+def _cross_fitted(said: Sequence[Array], told: Sequence[Array]) -> float:
     """The log loss of every fold under the calibration of the others."""
     losses = []
     for i in range(len(said)):
         rest = [j for j in range(len(said)) if j != i]
         way = _calibration(np.concatenate([said[j] for j in rest]), np.concatenate([told[j] for j in rest]))
-        losses.append(float(-np.log(_calibrated(said[i], way)[np.arange(len(told[i])), told[i]]).mean()))
-    return losses
+        losses.append(-np.log(_calibrated(said[i], way)[np.arange(len(told[i])), told[i]]))
+    return float(np.concatenate(losses).mean())

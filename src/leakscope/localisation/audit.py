@@ -11,13 +11,13 @@ from torch import nn
 
 from leakscope.attacks.family import Family
 from leakscope.attacks.reconstruction import InvertingGradients
-from leakscope.channels import GradientChannel
+from leakscope.channels import GradientChannel, Silent
 from leakscope.core import Attack, Defense, Knowledge
 from leakscope.dataset import Batch, Dataset
 from leakscope.errors import ArgumentError, require
 from leakscope.games import Inference
 from leakscope.localisation.latent import Groups, attacked, by_labels, most, without_attack
-from leakscope.localisation.original import reconstructed
+from leakscope.localisation.original import pictures, reconstructed
 from leakscope.localisation.protection import Victim, protected
 from leakscope.localisation.studies import claims, correlations, trend
 from leakscope.measures.mutual import Estimator, Target, layer_information
@@ -83,6 +83,15 @@ class LayerAudit:
     def groups(self, model: nn.Module) -> dict[str, tuple[str, ...]]:
         """The sets of consecutive layers that are looked at, by name."""
         return consecutive(layers_of(model), self.together)
+
+    def check(self, train: Dataset, public: Dataset, model: nn.Module) -> None:
+        """Refuse what these records or this model cannot give, before anything is trained."""
+        self.groups(model)
+        for secret in self.secrets:
+            rehearsal = self.game(secret, train).on(public)
+            self._family.folded(Knowledge(rehearsal, Silent()), seeded(0, "check"))
+        if self.images:
+            pictures(train)
 
     def run(
         self,

@@ -141,6 +141,8 @@ def without_attack(
     samples = {}
     for group, names in groups.items():
         features = [UnitMax().of({name: side[name] for name in names}) for side in layers]
+        if all(torch.equal(side, features[0][:1].expand_as(side)) for side in features):
+            continue  # a dead layer has nothing to compare
         t = two_sample(*features, people0=people[0], people1=people[1], splits=splits, rng=permute)
         samples[group] = {"log_ratio": asdict(t.log_ratio), "p": t.p}
     return {"subspace": subspace, "two_sample": samples}

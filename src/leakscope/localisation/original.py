@@ -42,11 +42,7 @@ def reconstructed(
 ) -> dict[str, Any]:
     """Information above what the public mean image gives, SSIM and failures of every pair of consecutive
     layers and of all; the same images are drawn for each. Pictures only if they are to be ``shown``."""
-    if train.x.dim() != 4 or min(train.x.shape[2:]) < WINDOW:
-        raise ArgumentError(
-            f"LayerAudit.images needs images of at least {WINDOW} x {WINDOW} pixels, got records of shape "
-            f"{tuple(train.x.shape[1:])}; set it to 0."
-        )
+    pictures(train)
     game = Reconstruction(train, batch=batch)
     rehearsal = game.on(public)
     sets: dict[str, tuple[str, ...]] = {
@@ -55,19 +51,27 @@ def reconstructed(
     sets[WHOLE] = tuple(layers)
     (seed,) = fork(rng, 1)
     state = seed.get_state()
-    rows, pictures = {}, []
+    rows, drawn = {}, []
     for name, inside in sets.items():
         through = Through(channel, tuple(parameter for layer in inside for parameter in layers[layer]))
         seed.set_state(state)
         transcript = play(game, through, attack, Knowledge(rehearsal, through), trials=images, rng=seed)
         rows[name] = _row(transcript, rehearsal.mean, rng) | {"layers": list(inside)}
-        pictures += (
-            [_picture(transcript, i) | {"set": name} for i in range(len(transcript.secrets))] if shown else []
-        )
+        if shown:
+            drawn += [_picture(transcript, i) | {"set": name} for i in range(len(transcript.secrets))]
     originals = transcript.secrets
     trivial = float(ssim(rehearsal.mean.expand_as(originals), originals).mean())
     found = {"sets": rows, "trivial_ssim": trivial, "most": MOST, "images": images, "attack": repr(attack)}
-    return {"original": found, "pictures": pictures or None}
+    return {"original": found, "pictures": drawn or None}
+
+
+def pictures(data: Dataset) -> None:
+    """Refuse records that SSIM cannot compare."""
+    if data.x.dim() != 4 or min(data.x.shape[2:]) < WINDOW:
+        raise ArgumentError(
+            f"LayerAudit.images needs images of at least {WINDOW} x {WINDOW} pixels, got records of shape "
+            f"{tuple(data.x.shape[1:])}; set it to 0."
+        )
 
 
 def _row(transcript: Transcript, mean: Tensor, rng: torch.Generator) -> dict[str, Any]:
