@@ -11,7 +11,7 @@ import pytest
 from leakscope import published
 from leakscope.errors import PlanError
 from leakscope.membership.judged import brief
-from leakscope.plan import construct, federated, from_document
+from leakscope.plan import construct, federated, from_document, localises
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,6 +29,8 @@ def test_every_cell_of_a_paper_is_a_valid_plan(number):
 
 def measures(cell) -> set[str]:
     """What a result of the cell can be compared by."""
+    if localises(cell):
+        return layered(construct(cell.game, "audit"))
     if not federated(cell):
         return {*published.MEASURES}
     attacks = [brief(attack) for attack in construct(cell.game, "audit").attacks]
@@ -36,6 +38,17 @@ def measures(cell) -> set[str]:
         "accuracy",
         *(f"{a} {m}" for a in attacks for m in ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")),
     }
+
+
+def layered(audit) -> set[str]:
+    """The claims that the parts of an audit of layers can bear out."""
+    found = set()
+    if audit.secrets:
+        found |= {"latent peak at the first classifier layer", "subspace distance beats random splits there"}
+        found |= {"subspace distance correlation"}
+    if audit.sensitive:
+        found |= {f"{norm} sensitivity peak at the first layer" for norm in ("F", "1", "inf", "relative")}
+    return found | ({"original peak at the first layers"} if audit.images else set())
 
 
 @pytest.mark.parametrize("number", published.documents())
