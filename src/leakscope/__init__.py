@@ -14,12 +14,15 @@ from leakscope.catalogue import CATALOGUE
 if TYPE_CHECKING:
     from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
     from leakscope.attacks.closed_form import FirstLayer
+    from leakscope.attacks.decoders import Decoder, Inversion
     from leakscope.attacks.family import Family
     from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
+    from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
     from leakscope.attacks.posterior import NoiseAware, Posterior
     from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
     from leakscope.attacks.reductions import PCA, Flat, MaxPool, Sketch, UnitMax
+    from leakscope.attacks.representations import Decensored, Fisher, Network, Strongest
     from leakscope.attacks.users import Prototype
     from leakscope.audits import audit
     from leakscope.canary import L2, AttributeAudit, Canary, LikelihoodRatio
@@ -33,10 +36,23 @@ if TYPE_CHECKING:
     from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.defenses.training import MixupMMD
     from leakscope.epsilon import epsilon_lower_bound
-    from leakscope.games import Clients, Distribution, Inference, Membership, Reconstruction, UserInference
+    from leakscope.games import (
+        Clients,
+        Distribution,
+        Inference,
+        Membership,
+        Ratio,
+        Reconstruction,
+        UserInference,
+    )
+    from leakscope.guarding import GuardAudit
+    from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
+    from leakscope.guards.inf2guard import Guards, Inf2Guard
     from leakscope.guards.neighbours import NearestNeighbours
+    from leakscope.guards.tappfl import TAPPFL
     from leakscope.localisation import LayerAudit
+    from leakscope.measures.fidelity import failures, fidelity, recovered
     from leakscope.measures.information import mutual_information
     from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr
     from leakscope.measures.mutual import layer_information
@@ -69,8 +85,10 @@ if TYPE_CHECKING:
         SmallAlexNet,
         TextClf,
     )
+    from leakscope.models.encoders import ImageEncoder, TableEncoder
     from leakscope.recording import RecordedChannel, Recorder, Recording
     from leakscope.referee import play
+    from leakscope.representations import RepresentationChannel
     from leakscope.rng import seeded
     from leakscope.training import Local
 
@@ -86,6 +104,7 @@ __all__ = [
     "MLP",
     "PCA",
     "QDA",
+    "TAPPFL",
     "VGG9",
     "VIB",
     "AdversarialPerturbation",
@@ -98,30 +117,44 @@ __all__ = [
     "Column",
     "Cosine",
     "Dataset",
+    "Decensored",
+    "Decoder",
     "DeepLeakage",
     "Defense",
     "DenseNet",
     "Distance",
     "Distribution",
+    "Encoder",
     "Estimate",
     "Family",
     "FedLoss",
     "FirstLayer",
+    "Fisher",
     "Flat",
     "Frozen",
     "GradientChannel",
     "GradientDiff",
+    "GuardAudit",
+    "Guarded",
+    "Guards",
+    "HeadConfidence",
+    "ImageEncoder",
+    "Inf2Guard",
     "Inference",
     "InfoNCE",
+    "Inversion",
     "InvertingGradients",
     "Knowledge",
+    "LabelAware",
     "LayerAudit",
     "LeNet",
+    "LiRA",
     "LikelihoodRatio",
     "Linear",
     "Local",
     "Logistic",
     "Loss",
+    "LossThreshold",
     "MaxPool",
     "Membership",
     "MembershipAudit",
@@ -130,26 +163,32 @@ __all__ = [
     "ModifiedEntropy",
     "NaiveBayes",
     "NearestNeighbours",
+    "Network",
     "Noise",
     "NoiseAware",
     "Perceptron",
+    "Perturbation",
     "Plain",
     "Posterior",
     "Prototype",
     "Pruning",
     "RandomForest",
+    "Ratio",
     "Reconstruction",
     "RecordedChannel",
     "Recorder",
     "Recording",
     "RecordingAudit",
     "Release",
+    "RepresentationChannel",
     "ResNet18",
     "SigmoidNet",
     "Sign",
     "Silent",
     "Sketch",
     "SmallAlexNet",
+    "Strongest",
+    "TableEncoder",
     "TextClf",
     "Through",
     "Transcript",
@@ -169,17 +208,21 @@ __all__ = [
     "conformal",
     "discoveries",
     "epsilon_lower_bound",
+    "failures",
+    "fidelity",
     "from_csv",
     "from_npz",
     "guessing",
     "layer_information",
     "load",
+    "load_encoder",
     "mutual_information",
     "orthogonality",
     "over_seeds",
     "p_values",
     "play",
     "plr_at_fpr",
+    "recovered",
     "roc",
     "seeded",
     "sensitivity",

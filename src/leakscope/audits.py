@@ -91,9 +91,15 @@ def present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: 
 
 
 def source(
-    data: str, *, label: str | None, secrets: Sequence[str], user: str | None, drop: Sequence[str]
+    data: str,
+    *,
+    label: str | None,
+    secrets: Sequence[str],
+    user: str | None = None,
+    drop: Sequence[str] = (),
+    needed: bool = True,
 ) -> Table:
-    """The plan's data table."""
+    """The plan's data table; of a file label and secrets must be named, unless no secret is ``needed``."""
     path = Path(data)
     if path.suffix not in (".csv", ".gz", ".npz"):
         if data not in DATA:
@@ -101,7 +107,7 @@ def source(
             ending = "a file of your own must end in .csv, .csv.gz or .npz"
             raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
         return {"name": data, "without": list(drop)} if drop else {"name": data}
-    if label is None or not secrets:
+    if label is None or (needed and not secrets):
         raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
     kind = "npz" if path.suffix == ".npz" else "csv"
     table: Table = {"name": kind, "path": str(path.resolve()), "sha256": sha256(path)}

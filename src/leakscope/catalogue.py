@@ -25,11 +25,13 @@ UserInference   game      games              Tell which of ``candidates`` people
 Membership      game      games              Tell whether a record was among those a client trained on.
 Clients         game      games              Tell the secret of every client of a recording: its updates are the trials of a game.
 Reconstruction  game      games              Recover the records behind a release as they are.
+Ratio           game      games              Tell which of ``ratios`` a subset's share of records with a property is
 Canary          game      canary             Tell which of two neighbouring records is behind a gradient (paper 000, definition 7.2).
 AttributeAudit  audit     canary             How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 MembershipAudit audit     membership         How well the updates of a federation tell who was trained on, client by client.
 RecordingAudit  audit     membership         How well the updates in a recording tell who was trained on, client by client.
 LayerAudit      audit     localisation       Which layer of a model gives away what, and what protecting it costs.
+GuardAudit      audit     guarding           What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior  A fresh classifier per round on rehearsed releases with secrets at equal odds.
 NoiseAware      attack    attacks.posterior  Principal components of clean rehearsed gradients, the known noise drawn among them.
 Family          attack    attacks.family     The best of several classifiers, chosen and calibrated on people they were not fitted to.
@@ -47,6 +49,16 @@ Zari            attack    attacks.losses     A network on the probabilities of t
 DeepLeakage     attack    attacks.reconstruction Records whose gradients have the least squared distance to the released ones, by L-BFGS (DLG).
 InvertingGradients attack attacks.reconstruction Records whose gradients point where the released ones do, smooth ones first, by Adam.
 FirstLayer      attack    attacks.closed_form The records that a first linear layer with a bias gives away in closed form.
+Network         attack    attacks.representations A network trained on rehearsed representations until held-out records no longer gain.
+Fisher          attack    attacks.representations One direction fitted to single records of the adversary's own, then one number for each release.
+Strongest       attack    attacks.representations The best of several attacks, chosen on records that none of them learned from.
+Decensored      attack    attacks.representations Censored representations mapped to those of an uncensored model, and the secret inferred from these.
+LossThreshold   attack    attacks.members    Members have less loss than a threshold, which known members and non-members set
+HeadConfidence  attack    attacks.members    Members are classified with more confidence than a threshold, whatever their label
+LabelAware      attack    attacks.members    A network on the representation, the label, the head's output and the loss, taught by KNOWN MEMBERS.
+LiRA            attack    attacks.members    The likelihood ratio of a record's confidence under shadow models that had it and that had not.
+Decoder         attack    attacks.decoders   A network from released representations to records, trained on the adversary's own until it converges.
+Inversion       attack    attacks.decoders   Records whose representation is the released one, by gradient steps on the records themselves.
 RandomForest    head      attacks.heads      Random forest, 50 trees: the head of paper 000.
 NaiveBayes      head      attacks.heads      Gaussian naive Bayes.
 LDA             head      attacks.heads      Linear discriminant analysis; the covariance is pulled towards the identity.
@@ -86,9 +98,16 @@ MINE            estimator guards.estimators  Mutual information neural estimatio
 InfoNCE         estimator guards.estimators  Contrastive predictive coding (van den Oord et al., 2018): the lower bound `infonce` of a learned critic among ``batch`` pairs, which is never above log(batch).
 CLUB            estimator guards.estimators  The contrastive log-ratio upper bound (Cheng et al., 2020) of a learned q(y | x).
 NearestNeighbours estimator guards.neighbours Kraskov, Stoegbauer and Grassberger's estimator (2004, their first) from distances to the ``k``-th neighbour.
+Inf2Guard       guard     guards.inf2guard   Train an encoder whose representations keep the task and lose a secret.
+Guards          guard     guards.inf2guard   One encoder against several secrets, each with its weight.
+TAPPFL          guard     guards.tappfl      Devices learn one encoder by federated averaging, each with its own privacy and utility network.
+TableEncoder    encoder   models.encoders    Fully connected encoder with ReLU between its layers; 64-128 for tables.
+ImageEncoder    encoder   models.encoders    Two convolutions of 3 x 3 with batch normalisation, ReLU between them; representations are images.
+load_encoder    verb      guards.encoder     The encoder that was saved in a folder; nothing is unpickled.
 GradientChannel channel   channels           Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
 UpdateChannel   channel   channels           Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
 RecordedChannel channel   recording          Each observed round releases what a recording holds of it, one trial for each client.
+RepresentationChannel channel representations Releases the encoder's representation of each record, or the mean or largest of a batch's.
 Through         channel   channels           The same channel seen through some of its layers only.
 Silent          channel   channels           Releases nothing: through it no attack may find anything.
 Plain           channel   channels           Releases the secret's code, bit by bit: through it every attack must find everything.
@@ -111,6 +130,9 @@ sensitivity     measure   measures.sensitivity Layer by layer, the mean norm of 
 subspace_distance measure measures.subspace  Layer by layer, the distance between the column spaces of two mean gradients.
 two_sample      measure   measures.subspace  The mean squared t-statistic between two groups over feature columns, against its permutation null.
 layer_information measure measures.mutual   I(X; G_l) or I(Y; G_l) for each layer l, G_l being what the channel releases of one record's gradient.
+fidelity        measure   measures.fidelity  The mean over trials of how like its originals a reconstruction is
+recovered       measure   measures.fidelity  The share of images whose SSIM is at least ``least``
+failures        measure   measures.fidelity  The share of trials in which the attack gave up
 epsilon_lower_bound measure epsilon          The epsilon that the trials certify.
 accuracy        measure   measures.utility   Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility   AUROC of the task, macro one-vs-rest over the labels that occur.
@@ -121,6 +143,9 @@ Batch           noun      dataset            Batches drawn from ``data``.
 Column          noun      dataset            One column of a table and the positions ``start:stop`` it takes in ``x``.
 Dataset         noun      dataset            Records, the task's label, and what is private about each.
 Estimate        noun      core               A number that is never without its interval.
+Encoder         noun      guards.encoder     From records to the representations that are shared in their place.
+Guarded         noun      guards.encoder     An encoder, the privacy network that it was trained with (the stale attacker), and what was seen on the way.
+Perturbation    noun      guards.encoder     What is added to a representation before it leaves.
 Distance        noun      measures.subspace  How far apart a layer's mean gradients span, and how far by chance.
 TwoSample       noun      measures.subspace  How much more two groups' features differ than random groups' do.
 Knowledge       noun      core               What the adversary may use.

@@ -65,10 +65,11 @@ class Transcript:
     """What happened; the only place where secrets and guesses meet.
 
     ``secrets`` (t,), ``guesses`` (t, m) posteriors or (t,) scores, ``prior`` (m,) the chances the
-    secret was drawn with. ``rounds`` (r, t, m) is each round's log evidence, ``belief`` (m,) the
-    prior the adversary used; ``blind`` (t, m) what the same adversary says from its side knowledge
-    alone, where it has any. ``null`` (c,) are the scores of held-out trials in which nothing was to be
-    found, from which a threshold can be set.
+    secret was drawn with; or records (t, k, *shape) and what is taken for them, with no prior.
+    ``rounds`` (r, t, m) is each round's log evidence, ``belief`` (m,) the prior the adversary used;
+    ``blind`` (t, m) what the same adversary says from its side knowledge alone, where it has any.
+    ``null`` (c,) are the scores of held-out trials in which nothing was to be found, from which a
+    threshold can be set.
     """
 
     secrets: Tensor

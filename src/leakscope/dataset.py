@@ -146,7 +146,7 @@ class Dataset:
         """These records scaled by the mean and standard deviation of others, dummies and words left alone."""
         if not self.x.is_floating_point():  # the numbers of words have no scale
             return self
-        shift, scale = _statistics(by)
+        shift, scale = statistics(by)
         return replace(self, x=(self.x - shift) / scale)
 
     def split(
@@ -258,7 +258,7 @@ def _rows_by_person(
     return train_rows, test_rows, public_rows
 
 
-def _statistics(train: Dataset) -> tuple[Tensor, Tensor]:
+def statistics(train: Dataset) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation to scale by: per column of a table, per channel of images."""
     x = train.x.double()
     over = (0, *range(2, x.dim()))

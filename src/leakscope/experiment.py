@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
@@ -20,13 +20,14 @@ from leakscope.dataset import Dataset
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import DataError
 from leakscope.games import Distribution, UserInference
+from leakscope.guarding import GuardAudit
 from leakscope.localisation import LayerAudit
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.membership import RecordingAudit
 from leakscope.membership.simulated import audited
 from leakscope.models import build, parameters
-from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federated, localises
+from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federated, guards, localises
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
@@ -85,16 +86,23 @@ def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
         playable = records.frequent(game["user"], 2 * game.get("batch", UserInference.batch))
     people = game.get("user") or game.get("people") or cell.data.get("by")
     secret = next((game[key] for key in ("secret", "column", "attribute") if game.get(key)), None)
-    secret = next(iter(game.get("secrets", ())), secret)
+    secret = next(iter(game.get("secrets", ())), secret if not guards(cell) else _hidden(game))
     train, test, public = playable.split(
         seeded(seed, "split"),
         secret=None if people else secret,
         by=people,
         train=cell.train,
         public=cell.public,
-        standardise=not (localises(cell) and records.x.dim() == 4),  # pictures keep values from 0 to 1
+        standardise=not (guards(cell) or (localises(cell) and records.x.dim() == 4)),  # pictures: 0 to 1
     )
     return Parts(records, train, test, public)
+
+
+def _hidden(game: Mapping[str, Any]) -> str | None:
+    """The column that a guard is tried for, if there is one."""
+    guard = game["guard"]
+    named = [one.get("column") for one in (game, guard, *guard.get("guards", ()))]
+    return next((column for column in named if column), None)
 
 
 def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
@@ -138,6 +146,8 @@ def run(
     start = time.perf_counter()
     if federated(cell):
         return _federation(cell, seed, records, trusted) | {"seconds": round(time.perf_counter() - start, 2)}
+    if guards(cell):
+        return _guarded(cell, seed, records, trusted) | {"seconds": round(time.perf_counter() - start, 2)}
     parts = (
         _split(cell, seed, records) if audits(cell) else prepare(cell, seed, records=records, trusted=trusted)
     )
@@ -158,6 +168,24 @@ def run(
         "model": {"name": cell.model["name"], "parameters": _size(victim.model)},
         "versions": versions(),
         "seconds": round(time.perf_counter() - start, 2),
+    }
+
+
+def _guarded(cell: Cell, seed: int, records: Dataset | None, trusted: Iterable[str]) -> dict[str, Any]:
+    """What a guard's representations are worth, and what is found in them."""
+    audit: GuardAudit = construct(cell.game, "audit", trusted=trusted)
+    parts = _split(cell, seed, records)
+    found = audit.run(
+        parts.train, parts.test, parts.public, trials=cell.trials, rehearsals=cell.rehearsals, seed=seed
+    )
+    return {
+        "format": FORMAT,
+        "key": cell.key(seed),
+        "seed": seed,
+        "cell": cell.described,
+        "guarding": found | {"guard": cell.game["guard"]},
+        "data": _sizes(parts) | {"digest": parts.records.digest},
+        "versions": versions(),
     }
 
 

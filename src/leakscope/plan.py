@@ -192,6 +192,11 @@ def localises(cell: Cell) -> bool:
     return str(cell.game.get("name")) == "LayerAudit"
 
 
+def guards(cell: Cell) -> bool:
+    """Whether the cell is the audit of a guard."""
+    return str(cell.game.get("name")) == "GuardAudit"
+
+
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
     """The object a table names; ``given`` are arguments that are not in the table."""
     target, arguments = _call(table, (role,), trusted, given=set(given))
@@ -244,6 +249,10 @@ PARTS = {  # the role of a part, by the argument it is given as
     "family": "attack",
     "reconstruct": "attack",
     "estimator": "estimator",
+    "estimators": "estimator",
+    "guard": "guard",
+    "guards": "guard",
+    "encoder": "encoder",
     "local": "training",
     "backbone": "model",
 }

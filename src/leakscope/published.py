@@ -106,7 +106,7 @@ def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
     covers it, and all that is needed to run it again."""
     cells: dict[str, list[store.Result]] = {}
     for result in results:
-        if {"estimates", "audit", "membership", "localisation"} & set(result):
+        if {"estimates", "audit", "membership", "localisation", "guarding"} & set(result):
             cells.setdefault(result["cell"]["id"], []).append(result)
     return [_entry(runs, measure, quick) for runs in cells.values() for measure in _measures(runs[0])]
 
@@ -115,9 +115,30 @@ def _measures(result: store.Result) -> tuple[str, ...]:
     if "membership" in result:
         attacks = result["membership"]["attacks"]
         return ("accuracy", *(f"{a['attack']} {measure}" for a in attacks for measure in a["estimates"]))
-    if "localisation" in result:
-        return tuple(_layered(result))
+    if named := _named(result):
+        return tuple(named)
     return MEASURES if "estimates" in result else EPSILONS
+
+
+def _named(result: store.Result) -> dict[str, Any]:
+    """The estimates of an audit of layers or of a guard, by what each is called in a table."""
+    if "localisation" in result:
+        return _layered(result)
+    return _hidden(result["guarding"]["judged"]) if "guarding" in result else {}
+
+
+def _hidden(judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a guard's representations are worth, and what is found in them of each secret."""
+    named: dict[str, Any] = {}
+    for one in judged:
+        prefix = f"{one['column'] or one['secret']} " if len(judged) > 1 else ""
+        named[f"{prefix}utility"] = one["utility"]["fresh"]["accuracy"]
+        entries = [("strongest", a) for a in one["attacks"] if a["chosen"]]
+        entries += [(f"{a['name']}, {a['queries']} draws", a) for a in one["attacks"]]
+        entries += [("stale", one["stale"])] if one["stale"] else []
+        for name, entry in entries:
+            named |= {f"{prefix}{name} {measure}": e for measure, e in entry["estimates"].items()}
+    return named
 
 
 def _layered(result: store.Result) -> dict[str, Any]:
@@ -156,8 +177,8 @@ def _estimate(result: store.Result, measure: str) -> Estimate:
         attack, _, name = measure.rpartition(" ")
         found = next(a for a in result["membership"]["attacks"] if a["attack"] == attack)
         return Estimate(**found["estimates"][name])
-    if "localisation" in result:
-        return Estimate(**_layered(result)[measure])
+    if named := _named(result):
+        return Estimate(**named[measure])
     found = Estimate(**result["audit"][measure.removeprefix("epsilon_")])
     return replace(found, value=found.low)
 
@@ -168,7 +189,7 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
-    least, most = (-math.inf, math.inf) if "localisation" in first else (0.0, _most(measure))
+    least, most = (-math.inf, math.inf) if _named(first) else (0.0, _most(measure))
     mean = over_seeds(each, least=least, most=most, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]

@@ -109,6 +109,13 @@ def localised(document: dict[str, Any], folder: Path, *, jobs: int | None, trust
         typer.echo(line)
 
 
+def guarded(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+    """Train, attack and save a guard, then say what it holds off and what it costs."""
+    audited(document, folder, jobs=jobs, trust=trust)
+    for cell in document["cell"]:
+        typer.echo(f"Encoder: {cell['game']['save']}")
+
+
 def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
     """Run a plan and write its report."""
     from leakscope import report as reports
@@ -307,6 +314,8 @@ def headline(result: Result) -> str:
         return (
             "; ".join(f"{secret}: {nats:.2f} of {most:.2f} nats" for secret, nats, most in told) or "measured"
         )
+    if "guarding" in result:
+        return "; ".join(_guarded(one) for one in result["guarding"]["judged"])
     if "membership" in result:
         return "; ".join(
             f"{found['attack']} finds {found['estimates']['tpr_at_1%']['value']:.0%} of members at 1% false "
@@ -320,3 +329,15 @@ def headline(result: Result) -> str:
 
         words += f"; by its own accounting ({promised(promise['run'])}, {small(promise['delta'])})-DP"
     return words
+
+
+def _guarded(judged: Mapping[str, Any]) -> str:
+    """What the strongest attacker still finds about one secret, and what the task is worth."""
+    fresh = [entry for entry in judged["attacks"] if entry["queries"] == 1]
+    entry = next((one for one in fresh if one["chosen"]), fresh[0])
+    shown = [
+        (name, entry["estimates"][name]["value"]) for name in ("auroc", "ssim") if name in entry["estimates"]
+    ]
+    found = ", ".join(f"{name} {value:.3f}" for name, value in shown)
+    worth = judged["utility"]["fresh"]["accuracy"]["value"]
+    return f"{judged['column'] or judged['secret']}: {entry['name']} {found}, task accuracy {worth:.3f}"

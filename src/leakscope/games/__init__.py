@@ -2,6 +2,7 @@
 
 from leakscope.games.federated import Clients, Membership
 from leakscope.games.inference import Distribution, Inference, UserInference
+from leakscope.games.ratio import Ratio
 from leakscope.games.reconstruction import Reconstruction
 
-__all__ = ["Clients", "Distribution", "Inference", "Membership", "Reconstruction", "UserInference"]
+__all__ = ["Clients", "Distribution", "Inference", "Membership", "Ratio", "Reconstruction", "UserInference"]

@@ -1,0 +1,214 @@
+"""Membership inference on representations: from a record's representation and label, was it trained on?
+
+Paper 003 defines the adversary as A(f(x), y) and teaches it known members and non-members, which is more
+than the attacks of paper 002 know. All of these see the representation as it was released.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.attacks.rehearsal import candidates, reader, released, single, task, unkeyed, with_label
+from leakscope.attacks.representations import Network
+from leakscope.core import Game, Guess, Knowledge, View
+from leakscope.dataset import Batch, Dataset, joined
+from leakscope.errors import ArgumentError, require
+from leakscope.games import Membership
+from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.representations import Clean
+from leakscope.rng import initialised, integer
+
+Scores = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n,)) -> (n,)
+
+
+@dataclass(frozen=True)
+class LossThreshold:
+    """Members have less loss than a threshold, which known members and non-members set (Yeom et al. 2018).
+
+    The loss is that of the encoder's own head on the released representation."""
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        return _above(knowledge, rng, lambda logits, y: -F.cross_entropy(logits, y, reduction="none"))
+
+
+@dataclass(frozen=True)
+class HeadConfidence:
+    """Members are classified with more confidence than a threshold, whatever their label (Salem et al. 2019).
+
+    The confidence is that of the encoder's own head on the released representation; no label is used."""
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        return _above(knowledge, rng, lambda logits, y: _margin(logits, logits.argmax(1)))
+
+
+@dataclass(frozen=True)
+class LabelAware:
+    """A network on the representation, the label, the head's output and the loss, taught by KNOWN MEMBERS.
+
+    The adversary A(f(x), y) of paper 003, whose code leaves the label out. The loss is given as it is and
+    as the logit of the label's probability, in which small losses differ."""
+
+    network: Network = field(default_factory=Network)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        read = reader(knowledge)
+
+        def features(view: View) -> list[Tensor]:
+            margin = _margin(*read(view)[1:])[:, None]
+            return [torch.cat([with_label(read, view), margin.float()], dim=1)]
+
+        return self.network.taught(knowledge, features, rng)
+
+
+@dataclass(frozen=True)
+class LiRA:
+    """The likelihood ratio of a record's confidence under shadow models that had it and that had not.
+
+    Carlini et al. (S&P 2022), online: each of ``shadows`` is trained on a random half of the candidates and
+    the adversary's own records as the encoder was, by ``guard`` or, without one, plainly for ``epochs`` at
+    ``rate``. The logit-scaled confidence is taken for Gaussian around each record's own two medians, with
+    one variance for all records, since so few shadows give none of each. The guard's reference is the
+    adversary's non-members, which are then left out of the halves.
+    """
+
+    shadows: int = 16
+    guard: Callable[..., Guarded] | None = None
+    epochs: int = 35
+    rate: float = 1e-3
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        require(self.shadows >= 2, "LiRA.shadows", "at least 2", self.shadows)
+        require(self.epochs >= 1, "LiRA.epochs", "at least 1", self.epochs)
+        require(self.rate > 0, "LiRA.rate", "positive", self.rate)
+        require(self.batch >= 1, "LiRA.batch", "at least 1", self.batch)
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        channel, seed = single(knowledge), integer(rng)
+        read, game = reader(knowledge), knowledge.game
+
+        def guess(view: View) -> Tensor:
+            _, logits, y = read(view)
+            asked, own = candidates(view), torch.Generator().manual_seed(seed)
+            parts, others = _known(game, reference=self.guard is not None)
+            pool = joined([asked, *parts])
+            inside = _halves(self.shadows, len(pool), own)
+            said = []
+            for chosen in inside:
+                encoder = self._shadow(channel.encoder, pool.take(chosen.nonzero()[:, 0]), others, own)
+                shadow = replace(channel, encoder=encoder, key=integer(own))
+                batch = Batch(asked, torch.arange(len(asked))[:, None])
+                r = released(shadow(batch, torch.zeros(len(asked), dtype=torch.long), own)[0])
+                said.append(_margin(task(encoder, r, asked.x[:1]), asked.y))
+            return _ratio(_margin(logits, y), torch.stack(said), inside[:, : len(asked)])
+
+        return guess
+
+    def _shadow(self, like: Encoder, data: Dataset, others: Dataset | None, rng: torch.Generator) -> Encoder:
+        if self.guard is not None:
+            return self.guard(data, rng, others=others).encoder
+        return plainly(like, data, rng, epochs=self.epochs, rate=self.rate, batch=self.batch)
+
+
+def plainly(
+    like: Encoder, data: Dataset, rng: torch.Generator, *, epochs: int, rate: float = 1e-3, batch: int = 64
+) -> Encoder:
+    """An encoder of the same architecture and noise, with a head, trained from new weights for the task
+    alone: Adam for ``epochs``, with fresh noise in every step."""
+    if like.head is None:
+        raise ArgumentError("plain training needs an encoder with a head, and this one has none; give one.")
+    network, head = (initialised(partial(_anew, part), rng) for part in (like.network, like.head))
+    made = replace(like, network=network, head=head)
+    model = nn.ModuleList([Clean(network, normed=like.normed), head]).requires_grad_(True).train()
+    adam, noise = torch.optim.Adam(model.parameters(), rate), like.perturbation
+    for _ in range(epochs):
+        for rows in torch.randperm(len(data), generator=rng).split(batch):
+            if len(rows) < 2:  # batch norm has no variance of one record
+                continue
+            r = model[0](data.x[rows])
+            if not noise.silent:
+                r = r + noise.delta(noise.draws(r, rng))
+            adam.zero_grad()
+            F.cross_entropy(head(r), data.y[rows]).backward()
+            adam.step()
+    model.eval().requires_grad_(False)
+    return made
+
+
+def _anew(module: nn.Module) -> nn.Module:
+    """A copy with the weights each layer starts from."""
+    fresh = copy.deepcopy(module)
+    for layer in fresh.modules():
+        reset = getattr(layer, "reset_parameters", None)
+        if reset is not None:
+            reset()
+    return fresh
+
+
+def _known(game: Game, *, reference: bool) -> tuple[list[Dataset], Dataset | None]:
+    """The adversary's own records to train shadows on, and those a guard takes for its reference."""
+    if not isinstance(game, Membership):
+        return [], None
+    members, others = (replace(part, private={}) for part in (game.members, game.others))
+    return ([members], others) if reference else ([members, others], None)
+
+
+def _halves(shadows: int, n: int, rng: torch.Generator) -> Tensor:
+    """(shadows, n): which records each shadow is trained on, every record in half of them."""
+    places = torch.rand(shadows, n, generator=rng).argsort(0)
+    return places < shadows // 2
+
+
+def _ratio(own: Tensor, said: Tensor, inside: Tensor) -> Tensor:
+    """Log likelihood ratio (n,) of ``own`` (n,), from the shadows' confidences (s, n)."""
+    sides = []
+    for chosen in (inside, ~inside):
+        shown = said.masked_fill(~chosen, torch.nan)
+        middle = shown.nanmedian(0).values
+        variance = (shown - middle).square().nanmean().clamp(min=1e-12)
+        sides.append(-(own - middle).square() / (2 * variance) - variance.log() / 2)
+    return sides[0] - sides[1]
+
+
+def _margin(logits: Tensor, y: Tensor) -> Tensor:
+    """log p / (1 - p) of a label's probability, without rounding p to 1."""
+    rest = logits.double().scatter(1, y[:, None], -math.inf).logsumexp(1)
+    return logits.double().gather(1, y[:, None])[:, 0] - rest
+
+
+def _above(knowledge: Knowledge, rng: torch.Generator, score: Scores) -> Guess:
+    """The score less the threshold that tells the known members best from the known non-members."""
+    read = reader(knowledge)
+    view, secrets = unkeyed(knowledge, rng).simulate(rng)
+    if not (secrets == 1).any() or not (secrets == 0).any():
+        raise ArgumentError(
+            "a threshold needs known members and known non-members, and the adversary's rehearsal lacks one; "
+            "give it Membership(members, others) of its own."
+        )
+    _, logits, y = read(view)
+    threshold = _threshold(score(logits.double(), y), secrets == 1)
+
+    def guess(view: View) -> Tensor:
+        _, logits, y = read(view)
+        return score(logits.double(), y) - threshold
+
+    return guess
+
+
+def _threshold(scores: Tensor, member: Tensor) -> float:
+    """Half-way between the two scores where balanced accuracy is best; ties are kept together."""
+    levels, place = scores.unique(return_inverse=True)
+    true = torch.bincount(place[member], minlength=len(levels)).double().cumsum(0) / member.sum()
+    false = torch.bincount(place[~member], minlength=len(levels)).double().cumsum(0) / (~member).sum()
+    if len(levels) == 1:
+        return float(levels[0])
+    best = int((false - true)[:-1].argmax())
+    return float(levels[best] + levels[best + 1]) / 2

@@ -1,0 +1,113 @@
+"""A guard, typed at the command line, as a plan; and records encoded by one that was saved."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakscope import experiment, store
+from leakscope.audits import SECRETS, present, source, stem
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError
+from leakscope.guards.encoder import load_encoder
+
+Table = dict[str, Any]
+ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
+COLUMNED = ("attribute", "property")  # secrets that are a column's
+MAPPED = 300  # records of a map of representations
+
+
+def requested(
+    data: str,
+    *,
+    label: str | None,
+    secret: str | None,
+    against: str,
+    drop: Sequence[str],
+    lams: Sequence[float],
+    settings: Table,
+    train: int | None,
+    public: int | None,
+    trials: int,
+    rehearsals: int,
+    seeds: int,
+    folder: Path,
+) -> Table:
+    """The plan of a guard at every lambda, every name in it checked."""
+    if against not in COLUMNED and secret is not None:
+        raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
+    column = secret or SECRETS.get(data) if against in COLUMNED else None
+    hidden = [column] if column else []
+    table = source(data, label=label, secrets=hidden, drop=drop, needed=against in COLUMNED)
+    records = experiment.dataset(table)
+    if label is not None and label != records.label:
+        raise ArgumentError(f"--label is for files, got {label!r}; the label of {data} is {records.label!r}.")
+    if against in COLUMNED:
+        if column is None:
+            raise ArgumentError(f"--secret is missing; {data} has: {', '.join(records.private)}.")
+        present([column], list(records.private), records, "private column")
+        if against == "attribute" and records.has(column):
+            table = table | {"without": [*table.get("without", ()), column]}
+    guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
+    guard |= {"column": column} if column else {}
+    guard |= {"encoder": {"name": "ImageEncoder"}} if records.x.dim() == 4 else {}
+    cells = [
+        {
+            "id": f"lambda {lam:g}",
+            "game": {
+                "name": "GuardAudit",
+                "guard": guard | {"lam": float(lam)},
+                "estimators": list(ESTIMATORS) if against == "attribute" else [],
+                "mapped": MAPPED if against == "attribute" and i == len(lams) - 1 else 0,
+                "baselines": i == 0,
+                "save": str((folder / f"encoder-{lam:g}").resolve()),
+            },
+        }
+        for i, lam in enumerate(lams)
+    ]
+    defaults: Table = {"data": table, "trials": trials, "rehearsals": rehearsals}
+    defaults |= _sizes(records, train, public)
+    return {
+        "name": f"Guard of {stem(data)}",
+        "seeds": list(range(seeds)),
+        "defaults": defaults,
+        "cell": cells,
+    }
+
+
+def _sizes(records: Dataset, train: int | None, public: int | None) -> Table:
+    """A third for the guard and a third for the adversary, 12,000 and 15,000 at most."""
+    third = len(records) // 3
+    return {"train": train or min(12_000, third), "public": public or min(15_000, third)}
+
+
+def encoded(data: str, folder: Path, target: Path, *, label: str | None, secret: str | None, key: int) -> int:
+    """Write the representations of a dataset's records, with labels and private columns, to an npz file."""
+    encoder = load_encoder(folder)
+    if target.exists():
+        raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
+    table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
+    records = experiment.dataset(table)
+    known = set(encoder.about.get("columns", ()))
+    left_out = [column.name for column in records.columns if column.name not in known]
+    records = records.without(*left_out) if known and left_out else records
+    shape = tuple(encoder.about["shape"])
+    if tuple(records.x.shape[1:]) != shape:
+        raise DataError(
+            f"{data} has records of shape {tuple(records.x.shape[1:])}, and the encoder takes {shape}; give "
+            f"records as it was trained on ({encoder.about.get('data')})."
+        )
+    x = records.x
+    if scaling := encoder.about.get("scaling"):
+        x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
+    arrays = {"r": encoder(x, key=key), "y": records.y, **records.private}
+    held = io.BytesIO()
+    named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
+    np.savez_compressed(held, **named)
+    store.write(target, held.getvalue())
+    return len(records)

@@ -1,0 +1,216 @@
+"""One guard on one dataset: trained, saved if asked, and judged by attackers that it has not met."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from sklearn.manifold import TSNE
+from torch import Tensor
+
+from leakscope.attacks.members import plainly
+from leakscope.attacks.representations import Network
+from leakscope.core import Estimate, Transcript
+from leakscope.dataset import Dataset, statistics
+from leakscope.errors import ArgumentError, DataError, require
+from leakscope.guarding.evaluation import Secret, Trial, evaluated
+from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.guards.theorems import conditional_entropy, inference_accuracy
+from leakscope.measures.success import success_rate
+from leakscope.rng import integer, seeded
+
+CAVEAT = (
+    "The entropy is a variational estimate from this attacker's own log loss. A better attacker has less, so "
+    "the bound is no certificate: it holds for attackers that are no better calibrated than this one."
+)
+Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
+
+
+class Guard(Protocol):
+    """What trains an encoder; ``others`` are reference non-members."""
+
+    def __call__(self, data: Dataset, rng: torch.Generator, *, others: Dataset | None = None) -> Guarded: ...
+
+
+@dataclass(frozen=True)
+class GuardAudit:
+    """What a guard's representations are worth, and what attackers trained anew find in them.
+
+    ``guard`` is trained on the training records, and tried for its own secret or for ``secret`` and
+    ``column``, with ``baselines`` beside it: records as they are, without the column, plain noise, early
+    stopping after some of ``epochs`` of plain training. Against membership half of the public records are
+    the guard's reference and half the adversary's. ``estimators`` measure I(secret; representation) on at
+    most ``informative`` test records; ``mapped`` of them are drawn as maps. The encoder is written to the
+    folder ``save``.
+    """
+
+    guard: Guard
+    secret: Secret | None = None
+    column: str | None = None
+    baselines: bool = True
+    epochs: int = 35
+    estimators: tuple[Estimator, ...] = ()
+    informative: int = 2_000
+    mapped: int = 0
+    save: str | None = None
+
+    kind = "guard"
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "GuardAudit.epochs", "at least 1", self.epochs)
+        require(self.informative >= 100, "GuardAudit.informative", "at least 100", self.informative)
+        require(self.mapped == 0 or self.mapped >= 50, "GuardAudit.mapped", "0 or at least 50", self.mapped)
+        if not list(self.asked()):
+            raise ArgumentError(
+                f"GuardAudit.secret must say what is tried where the guard has no secret of its own, got "
+                f"None for {self.guard!r}."
+            )
+
+    def asked(self) -> Iterator[tuple[Secret, str | None, Any]]:
+        """Each secret the encoder is tried for, its column, and the guard whose own it is."""
+        if self.secret is not None:
+            yield self.secret, self.column, self.guard
+            return
+        for one in getattr(self.guard, "guards", (self.guard,)):
+            column = getattr(one, "column", None)
+            secret: Secret | None = getattr(one, "secret", "attribute" if column else None)
+            if secret is not None:
+                yield secret, column, one
+
+    def trials(
+        self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
+    ) -> list[Trial]:
+        """Who has which records in the game about each secret."""
+        return [
+            Trial(
+                train,
+                test,
+                public,
+                secret,
+                column,
+                value=getattr(one, "value", 0),
+                ratios=getattr(one, "shares", Trial.ratios),
+                sizes=getattr(one, "sizes", Trial.sizes),
+                aggregate=getattr(one, "aggregate", "mean"),
+                trials=trials,
+                rehearsals=rehearsals,
+                seed=seed,
+            )
+            for secret, column, one in self.asked()
+        ]
+
+    def run(
+        self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
+    ) -> dict[str, Any]:
+        """Everything that is asked. Records come as they are and are scaled by those the guard is trained on,
+        pictures left alone; the scaling is kept with the encoder."""
+        scaling = statistics(train) if train.x.dim() == 2 else None
+        if scaling:
+            train, test, public = (part.standardised(train) for part in (train, test, public))
+        others, public = self._references(public, seed)
+        guarded = self.guard(train, seeded(seed, "guard"), others=others)
+        encoder = replace(guarded.encoder, about={**guarded.encoder.about, **_prepared(train, scaling)})
+        guarded = replace(guarded, encoder=encoder)
+        if self.save is not None:
+            encoder.save(Path(self.save))
+        found = [
+            self._judged(guarded, trial, one)
+            for trial, (_, _, one) in zip(
+                self.trials(train, test, public, trials=trials, rehearsals=rehearsals, seed=seed),
+                self.asked(),
+                strict=True,
+            )
+        ]
+        return {
+            "judged": found,
+            "lam": getattr(self.guard, "lam", None),
+            "history": [dict(epoch) for epoch in guarded.history],
+            "seconds": {
+                "guard": round(guarded.seconds, 2),
+                "plain": self._plain(encoder, train, seed),
+            },
+            "pictures": None,
+        }
+
+    def _references(self, public: Dataset, seed: int) -> tuple[Dataset | None, Dataset]:
+        if all(secret != "membership" for secret, _, _ in self.asked()):
+            return None, public
+        rows = torch.randperm(len(public), generator=seeded(seed, "references")).chunk(2)
+        if len(rows) < 2:
+            raise DataError(f"{public.name}: a guard of members needs at least 2 public records.")
+        return public.take(rows[0]), public.take(rows[1])
+
+    def _judged(self, guarded: Guarded, trial: Trial, one: Any) -> dict[str, Any]:
+        aware = bool(getattr(one, "label_aware", False))
+        found = evaluated(guarded, trial, label_aware=aware, baselines=self.baselines, epochs=self.epochs)
+        values = list(trial.test.value_names(trial.column)) if trial.column else []
+        told = {"secret": trial.secret, "column": trial.column, "values": values}
+        return (
+            told
+            | found
+            | {
+                "guarantee": _guarantee(guarded.encoder, trial),
+                "information": self._information(guarded.encoder, trial),
+                "map": self._map(guarded.encoder, trial) if self.mapped and trial.column else None,
+            }
+        )
+
+    def _information(self, encoder: Encoder, trial: Trial) -> dict[str, Any]:
+        if trial.secret != "attribute":
+            return {}
+        rng = seeded(trial.seed, "information")
+        rows = torch.randperm(len(trial.test), generator=rng)[: self.informative]
+        r = encoder(trial.test.x[rows], key=trial.seed + 1).flatten(1)
+        codes = trial.test.secret(str(trial.column))[rows]
+        return {type(e).__name__: asdict(e(r, codes, rng)) for e in self.estimators}
+
+    def _map(self, encoder: Encoder, trial: Trial) -> dict[str, Any]:
+        """Two dimensions of the representations, by t-SNE, of the guard and of plain training."""
+        rng = seeded(trial.seed, "map")
+        rows = torch.randperm(len(trial.test), generator=rng)[: self.mapped]
+        x, codes = trial.test.x[rows], trial.test.secret(str(trial.column))[rows].tolist()
+        plain = replace(plainly(encoder, trial.train, rng, epochs=self.epochs), about={})
+
+        def flat(one: Encoder) -> dict[str, Any]:
+            r = one(x, key=trial.seed + 1).flatten(1).numpy()
+            points = TSNE(random_state=integer(rng), perplexity=min(30, len(r) / 4)).fit_transform(r)
+            return {"points": [[round(float(v), 1) for v in point] for point in points], "codes": codes}
+
+        values = list(trial.test.value_names(str(trial.column)))
+        return {"before": flat(plain), "after": flat(encoder), "values": values}
+
+    def _plain(self, encoder: Encoder, train: Dataset, seed: int) -> float | None:
+        """Plain training of the same networks for as many epochs as the guard took, where it has a head."""
+        if encoder.head is None:
+            return None
+        begun = time.perf_counter()
+        plainly(encoder, train, seeded(seed, "plain"), epochs=getattr(self.guard, "epochs", self.epochs))
+        return round(time.perf_counter() - begun, 2)
+
+
+def _prepared(train: Dataset, scaling: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+    """What others must know to give records as the encoder takes them."""
+    known: dict[str, Any] = {"columns": [column.name for column in train.columns]}
+    if scaling is None:
+        return known
+    shift, scale = (part.flatten().tolist() for part in scaling)
+    return known | {"scaling": {"shift": shift, "scale": scale}}
+
+
+def _guarantee(encoder: Encoder, trial: Trial) -> dict[str, Any] | None:
+    """Theorem 1 of paper 003 (2 of 004) with H(u | r) as a fresh network leaves it, beside that network."""
+    if trial.secret not in ("attribute", "property"):
+        return None
+    transcript: Transcript = trial.played(encoder, Network())
+    entropy = conditional_entropy(transcript.guesses, transcript.secrets)
+    bound = inference_accuracy(entropy.value, values=len(transcript.prior))
+    return {
+        "entropy": asdict(entropy),
+        "bound": float(bound),
+        "measured": asdict(success_rate(transcript)),
+        "caveat": CAVEAT,
+    }

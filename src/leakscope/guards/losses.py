@@ -1,0 +1,112 @@
+"""What an encoder descends so that a secret cannot be read off its representations."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from leakscope.guards.estimators import jsd
+
+Loss = Literal["adversarial", "prior", "clip", "mmd", "mean"]
+LOSSES: tuple[str, ...] = ("adversarial", "prior", "clip", "mmd", "mean")
+DISTANCES = ("mmd", "mean")  # need no adversary
+WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the kernels, in units of the root mean squared distance
+
+
+def adversarial(logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
+    """Minus the privacy network's cross-entropy: the papers' loss, without a lower end (equation 6 of paper
+    003). It fools the one network that it is trained with."""
+    return -F.cross_entropy(logits, target)
+
+
+def to_prior(logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
+    """KL(prior || what the privacy network says): 0 where it answers with the base rate."""
+    return -(logits.log_softmax(1).mean(0) @ prior.to(logits)) - entropy(prior)
+
+
+def clipped(logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
+    """Minus the cross-entropy, up to H(u), which is the loss of a network that knows nothing."""
+    return -F.cross_entropy(logits, target).clamp(max=entropy(prior))
+
+
+def against(loss: str, logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
+    """The loss of this name against a privacy network that gives these logits."""
+    return {"adversarial": adversarial, "prior": to_prior, "clip": clipped}[loss](logits, target, prior)
+
+
+def against_critic(loss: str, joint: Tensor, product: Tensor) -> Tensor:
+    """The same against a critic of pairs: the Jensen-Shannon objective itself (Algorithm 4 of paper 003),
+    that objective down to its value at chance, or every score pulled to 0, where pairs look alike."""
+    if loss == "prior":
+        scores = torch.cat([joint, product])
+        return F.binary_cross_entropy_with_logits(scores, torch.full_like(scores, 0.5)) - math.log(2)
+    value = jsd(joint, product)
+    return value.clamp(min=-2 * math.log(2)) if loss == "clip" else value
+
+
+def distance(loss: str, r: Tensor, codes: Tensor) -> Tensor:
+    """The distance of this name between the groups."""
+    return mmd(r, codes) if loss == "mmd" else mean_distance(r, codes)
+
+
+def mean_distance(r: Tensor, codes: Tensor) -> Tensor:
+    """The squared distance between a group's mean and that of all others, its mean over the groups."""
+    gaps = _contrasts(codes, r.dtype) @ r.flatten(1)
+    return gaps.square().sum(1).mean() if len(gaps) else r.sum() * 0
+
+
+def mmd(r: Tensor, codes: Tensor, widths: tuple[float, ...] = WIDTHS) -> Tensor:
+    """The squared maximum mean discrepancy between a group and all others (Gretton et al., 2012, equation 5:
+    the biased estimate), its mean over the groups and over Gaussian kernels of several widths.
+
+    Distances are in units of the batch's own root mean squared distance, which is not differentiated: a
+    kernel of fixed width is blind once representations have moved apart. The result is in units of its
+    square, as `mean_distance` is: with one kernel of large width w it is that distance over w^2."""
+    contrasts = _contrasts(codes, r.dtype)
+    if len(contrasts) == 0:
+        return r.sum() * 0
+    with torch.no_grad():
+        value, slope = _mmd_and_slope(r.flatten(1), contrasts, widths)
+    flat = r.flatten(1)
+    return value + (slope * (flat - flat.detach())).sum()  # the value, with this gradient
+
+
+def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
+    """The discrepancy and its gradient in closed form, which takes a third of the time of autograd's: with
+    w_ij = c_i c_j k'(|r_i - r_j|^2), it is 4 sum_j w_ij (r_i - r_j)."""
+    lengths = r.square().sum(1)
+    squares = (lengths[:, None] + lengths - 2 * r @ r.T).clamp_(min=0)
+    unit = float(squares.mean().clamp(min=1e-12))
+    kernel, derivative = torch.zeros_like(squares), torch.zeros_like(squares)
+    for width in widths:
+        rate = -1 / (2 * width**2 * unit)
+        one = (squares * rate).exp_()
+        kernel += one
+        derivative.add_(one, alpha=rate)
+    value, slope = r.new_zeros(()), torch.zeros_like(r)
+    for c in contrasts[:, :, None]:
+        value += (c * (kernel @ c)).sum()
+        both = derivative @ torch.cat([c, c * r], 1)
+        slope += c * (both[:, :1] * r - both[:, 1:])
+    share = unit / (len(widths) * len(contrasts))
+    return share * value, 4 * share * slope
+
+
+def entropy(prior: Tensor) -> float:
+    """H(u) in nats."""
+    return -math.fsum(p * math.log(p) for p in prior.tolist() if p > 0)
+
+
+def _contrasts(codes: Tensor, dtype: torch.dtype) -> Tensor:
+    """For every group that is there and is not all: 1 / its size inside, minus 1 / the others' size
+    outside (groups, n). Of two groups one is enough."""
+    inside = F.one_hot(codes).T.to(dtype)
+    inside = inside[(inside.sum(1) > 0) & (inside.sum(1) < len(codes))]
+    if len(inside) == 2:
+        inside = inside[:1]
+    size = inside.sum(1, keepdim=True)
+    return inside / size - (1 - inside) / (len(codes) - size)

@@ -1,0 +1,157 @@
+"""The audit of a guard, from a plan to saved encoders and representations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from leakscope import GuardAudit, Inf2Guard, TableEncoder, load_encoder
+from leakscope.data import synthetic
+from leakscope.errors import ArgumentError, DataError
+from leakscope.experiment import run
+from leakscope.guard_audits import encoded, requested
+from leakscope.plan import from_document
+
+GUARD = {
+    "name": "Inf2Guard",
+    "secret": "attribute",
+    "column": "group",
+    "lam": 0.5,
+    "loss": "mean",
+    "epochs": 2,
+    "encoder": {"name": "TableEncoder", "widths": [16, 8]},
+}
+
+
+def cell(**game):
+    document = {
+        "cell": [
+            {
+                "data": {"name": "synthetic"},
+                "game": {"name": "GuardAudit", "guard": GUARD, "baselines": False, **game},
+                "trials": 200,
+                "rehearsals": 300,
+                "train": 400,
+                "public": 400,
+            }
+        ]
+    }
+    return from_document(document).cell[0]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guard") / "encoder"
+    records = synthetic(records=1_200, shift=3.0)
+    found = run(
+        cell(save=str(folder), mapped=50, estimators=[{"name": "MINE", "epochs": 2}], informative=200),
+        0,
+        records=records,
+    )
+    return found, folder, records
+
+
+def test_a_result_has_a_fresh_attacker_the_stale_one_and_what_the_task_is_worth(saved):
+    found, _, _ = saved
+    (judged,) = found["guarding"]["judged"]
+    assert judged["secret"] == "attribute"
+    assert judged["column"] == "group"
+    assert sum(entry["chosen"] for entry in judged["attacks"]) == 1
+    assert 0 < judged["utility"]["fresh"]["accuracy"]["value"] <= 1
+    assert judged["guarantee"]["bound"] <= 1
+    assert "no certificate" in judged["guarantee"]["caveat"]
+    assert set(judged["information"]) == {"MINE"}
+    assert len(judged["map"]["after"]["points"]) == 50
+    assert found["guarding"]["lam"] == 0.5
+    assert found["guarding"]["seconds"]["plain"] > 0
+    json.dumps(found)
+
+
+def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):
+    _, folder, records = saved
+    encoder = load_encoder(folder)
+    shift, scale = (torch.tensor(encoder.about["scaling"][part]) for part in ("shift", "scale"))
+    expected = encoder((records.x - shift) / scale, key=3)
+    monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: records)
+    target = tmp_path / "shared.npz"
+    assert encoded("synthetic", folder, target, label=None, secret=None, key=3) == len(records)
+    with np.load(target, allow_pickle=False) as file:
+        assert np.array_equal(file["r"], expected.numpy())
+        assert set(file.files) == {"r", "y", "group"}
+    with pytest.raises(ArgumentError, match="must not exist yet"):
+        encoded("synthetic", folder, target, label=None, secret=None, key=3)
+    narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
+    monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: narrow)
+    with pytest.raises(DataError, match="the encoder takes"):
+        encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3)
+    assert not (tmp_path / "other.npz").exists()
+
+
+def test_members_are_hidden_from_records_the_guard_has_not_seen():
+    guard = {"name": "Inf2Guard", "secret": "membership", "lam": 0.5, "epochs": 2, "label_aware": True}
+    found = run(
+        cell(guard=guard | {"encoder": {"name": "TableEncoder", "widths": [16, 8]}}),
+        0,
+        records=synthetic(records=1_200),
+    )
+    (judged,) = found["guarding"]["judged"]
+    assert {entry["name"] for entry in judged["attacks"]} == {
+        "LossThreshold",
+        "HeadConfidence",
+        "LabelAware",
+        "Network",
+    }
+    assert judged["guarantee"] is None
+
+
+def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
+    document = requested(
+        "adult",
+        label=None,
+        secret="sex",
+        against="attribute",
+        drop=[],
+        lams=[0.0, 0.5],
+        settings={"loss": "mmd"},
+        train=None,
+        public=None,
+        trials=100,
+        rehearsals=100,
+        seeds=1,
+        folder=tmp_path,
+    )
+    plan = from_document(document)
+    assert [c.game["guard"]["lam"] for c in plan.cell] == [0.0, 0.5]
+    assert plan.cell[0].data["without"] == ["sex"]
+    assert [c.game["baselines"] for c in plan.cell] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"against": "membership"}, "--secret is a column"),
+        ({"secret": "nosuch"}, "has no private column"),
+        ({"label": "income"}, None),
+    ],
+)
+def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):
+    options = {
+        "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "settings": {},
+        "train": None, "public": None, "trials": 100, "rehearsals": 100, "seeds": 1, "folder": tmp_path,
+    } | changes  # fmt: skip
+    if words is None:
+        assert requested("adult", **options)
+    else:
+        with pytest.raises((ArgumentError, DataError), match=words):
+            requested("adult", **options)
+
+
+def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
+    with pytest.raises(ArgumentError, match=r"GuardAudit\.secret must say"):
+        GuardAudit(lambda data, rng, others=None: None)
+    secret, column, _ = next(GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked())
+    assert (secret, column) == ("attribute", "sex")

@@ -1,0 +1,112 @@
+"""TAPPFL: averages by hand, what devices keep, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from leakscope.dataset import Dataset
+from leakscope.errors import ArgumentError, DataError
+from leakscope.guards.encoder import load_encoder
+from leakscope.guards.networks import Committee
+from leakscope.guards.tappfl import TAPPFL, weighted_mean
+from leakscope.models.encoders import TableEncoder
+from leakscope.rng import seeded
+
+SMALL = TAPPFL(
+    "sex",
+    devices=4,
+    fraction=0.5,
+    rounds=2,
+    batch=10,
+    local_epochs=1,
+    encoder=TableEncoder((6, 4)),
+    hidden=(4,),
+)
+
+
+def table(n: int = 120) -> Dataset:
+    x = torch.randn(n, 5, generator=seeded(0, "table"))
+    private = {"sex": (x[:, 1] > 0).long(), "same": torch.zeros(n, dtype=torch.long)}
+    return Dataset(x, (x[:, 0] > 0).long(), private, name="made up")
+
+
+def weights(guarded) -> torch.Tensor:
+    return torch.cat([p.flatten() for p in guarded.encoder.network.parameters()])
+
+
+def test_federated_averaging_weighs_by_records_and_rounds_counts():
+    one = {"w": torch.tensor([1.0, 2.0]), "seen": torch.tensor(3)}
+    other = {"w": torch.tensor([5.0, -2.0]), "seen": torch.tensor(6)}
+    mean = weighted_mean([one, other], [3, 1])
+    assert torch.allclose(mean["w"], torch.tensor([2.0, 1.0]))
+    assert mean["seen"].dtype == torch.long
+    assert int(mean["seen"]) == 4
+
+
+def test_a_federation_of_one_device_is_that_device():
+    alone = replace(SMALL, devices=1, fraction=1.0, rounds=1, local_epochs=2, pretrain="none")
+    again = replace(
+        alone, rounds=2, local_epochs=1
+    )  # the average of one is itself, and SGD remembers nothing
+    assert torch.equal(weights(alone(table(), seeded(0))), weights(again(table(), seeded(0))))
+
+
+def test_the_same_generator_gives_the_same_encoder_and_another_another():
+    first, second, other = (weights(SMALL(table(), seeded(seed))) for seed in (0, 0, 1))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("pretrain", ["jsd", "private", "none"])
+def test_devices_keep_their_networks_and_the_published_attacker_is_the_pretrained_one(pretrain):
+    found = replace(SMALL, pretrain=pretrain)(table(), seeded(0))
+    assert isinstance(found.privacy, Committee) == (pretrain != "private")
+    assert found.privacy is not None
+    assert found.privacy(found.encoder(table().x)).shape == (120, 2)
+    assert len(found.history) == 2
+
+
+def test_a_lambda_for_every_device_changes_only_what_it_should():
+    same = replace(SMALL, lam=(0.5,) * 4)
+    mixed = replace(SMALL, lam=(0.0, 0.3, 0.6, 1.0))
+    plain, by_device, other = (weights(one(table(), seeded(0))) for one in (SMALL, same, mixed))
+    assert torch.equal(plain, by_device)
+    assert not torch.equal(plain, other)
+
+
+def test_with_lambda_zero_the_privacy_loss_makes_no_difference():
+    found = [weights(replace(SMALL, lam=0.0, loss=loss)(table(), seeded(0))) for loss in ("prior", "mmd")]
+    assert torch.equal(*found)
+
+
+def test_the_encoder_can_be_saved_and_loaded(tmp_path):
+    encoder = replace(SMALL, perturbation="gaussian", normed=True)(table(), seeded(0)).encoder
+    again = load_encoder(encoder.save(tmp_path))
+    assert torch.equal(again(table().x), encoder(table().x))
+    assert again.about["secret"] == ["sex"]
+
+
+def test_more_devices_than_records_are_refused():
+    with pytest.raises(DataError, match="200 clients were asked to hold at least 1 records each"):
+        replace(SMALL, devices=200)(table(), seeded(0))
+
+
+def test_lambdas_that_are_no_lambdas_are_refused():
+    for lam in (1.5, (0.5, 0.5), (0.5, 0.5, 0.5, -1.0)):
+        with pytest.raises(ArgumentError, match=r"TAPPFL\.lam must be in \[0, 1\], one number or 4"):
+            replace(SMALL, lam=lam)
+
+
+def test_a_secret_with_one_value_is_refused():
+    with pytest.raises(DataError, match="one value only"):
+        replace(SMALL, column="same")(table(), seeded(0))
+
+
+def test_a_federation_that_runs_away_says_in_which_round():
+    data = table()
+    wild = replace(data, x=data.x * 1e30)
+    with pytest.raises(ArgumentError, match=r"TAPPFL diverged in round 0 on device \d"):
+        replace(SMALL, pretrain="none", utility="autoencoder")(wild, seeded(0))
