@@ -281,6 +281,9 @@ def test_the_trend_is_a_line_through_points_on_a_line():
     assert lowess(x, [2 * v + 1 for v in x]) == pytest.approx([2 * v + 1 for v in x])
     assert lowess([0, 1], [1.0, 3.0]) == pytest.approx([1, 3])
     assert trend({"latent": []}) == {}
+    rows = {name: {"information": {"value": v}} for name, v in zip("abcd", (0.1, 0.2, 0.3, 0.4), strict=True)}
+    found = trend({"latent": [{"most": 0.5, "layers": rows}]})
+    assert list(found.values()) == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
 def test_a_model_whose_layers_share_weights_is_refused():

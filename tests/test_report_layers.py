@@ -362,7 +362,7 @@ def test_the_cheapest_measure_whose_interval_includes_zero_is_recommended():
     text = words(localisation())
     assert (
         "fc1, fc2 should be kept local (in a trusted execution environment, or sent encrypted only): what is then "
-        "given away about Male has an interval that includes 0 (at most 0.050 nats, the upper limit), with a task "
+        "given away about Male has an interval that includes 0 and ends below a tenth of certainty (at most 0.050 nats, the upper limit), with a task "
         "accuracy of 84.3% instead of 85.0%. Of 5 measures tried, 3 do so, and this is the cheapest." in text
     )
     assert "Freeze: fc1, fc2; at most 0.050 nats" in text
@@ -387,7 +387,7 @@ def test_where_no_measure_is_enough_it_is_said_with_the_nearest():
     tried = [taken("none", (), 0.25), taken("keep local", left=0.1), taken("noise", left=0.06, std=0.001)]
     text = words(localisation(protection=tried))
     assert (
-        "None of 2 measures tried is enough for Male: no interval includes 0. The nearest: noise of std 0.001 on "
+        "None of 2 measures tried is enough for Male: no interval includes 0 and ends below a tenth of certainty. The nearest: noise of std 0.001 on "
         "fc1, at most 0.090 nats, the upper limit." in text
     )
     assert "Keep local: none of 1 tried is enough for Male." in text
@@ -398,7 +398,10 @@ def test_where_nothing_leaks_nothing_is_recommended():
     tried = [taken("none", (), 0.01), taken("keep local", left=0.0)]
     text = words(localisation(protection=tried))
     assert "No need of a measure was found: with none, the interval of what is given away" in text
-    assert "includes 0 for Male (at most 0.040 nats, the upper limit)." in text
+    assert (
+        "includes 0 and ends below a tenth of certainty for Male (at most 0.040 nats, the upper limit)."
+        in text
+    )
     assert "should be kept local" not in text
     assert "Yet the audit of the layers did find something; more trials would settle it." in text
     silent = latent(leaks=dict.fromkeys(LAYERS, 0.0)) | {"together": None}
@@ -412,7 +415,8 @@ def test_an_adversary_who_guessed_has_no_upper_limit():
     text = words(localisation(guessed, protection=tried))
     assert "has 0.000 of 0.69 nats (95% interval 0.000 to 0.000): there the adversary found nothing" in text
     assert (
-        "includes 0 (the adversary found nothing to go by and guessed, which a better one need not)" in text
+        "includes 0 and ends below a tenth of certainty (the adversary found nothing to go by and guessed, which a better one need not)"
+        in text
     )
     assert "at most 0.000 nats" not in text
 
@@ -457,7 +461,7 @@ def test_a_measure_that_not_every_seed_took_is_marked_and_not_recommended():
     text = words(*runs)
     assert "Keep fc2 local with 1 of 2 seeds" in text
     assert (
-        "None of 1 measures tried is enough for Male: no interval includes 0. The nearest: keep fc1 local"
+        "None of 1 measures tried is enough for Male: no interval includes 0 and ends below a tenth of certainty. The nearest: keep fc1 local"
         in text
     )
     assert "With 1 of 2 seeds this was enough, and the others did not take it: keep fc2 local." in text

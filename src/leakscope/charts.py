@@ -53,7 +53,7 @@ def frontier(
         room = height if len(marks) <= MARKED else None
         drawn.append(svg.point(*at, tip, whisker, style=style, shape=shape, height=room))
         taken += [_around(*at, 8), (at[0] - 2, y(high), at[0] + 2, y(low))]
-    texts, numbered = _labels(
+    texts, numbered = labels(
         [(number, words, x(u), y(advantage[0])) for number, words, _, _, u, advantage, _ in marks],
         taken,
         (LEFT, TOP - 8, right, bottom),
@@ -68,7 +68,7 @@ def frontier(
     return svg.chart(parts, title, desc, height=height), numbered
 
 
-def _labels(
+def labels(
     marks: Iterable[tuple[int, str, float, float]], taken: list[Box], room: Box
 ) -> tuple[list[str], list[int]]:
     """Words beside the first mark of each number, where they hide nothing, else the number."""

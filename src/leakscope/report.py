@@ -17,9 +17,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from leakscope import charts, federations, layer_maps, store, svg
+from leakscope import charts, federations, guard_pages, layer_maps, store, svg
 from leakscope.averages import Average, Json, needed, thinned
 from leakscope.federations import Watch, watches
+from leakscope.guard_pages import GuardPage, Mark
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
 from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Section, stable, summarise
 from leakscope.summary import audits as audits_of
@@ -234,6 +235,12 @@ def _epsilons(group: Sequence[Audit], title: str) -> Markup:
     return Markup(charts.epsilons(list(columns.values()), heads=heads, limit=limit, title=title))
 
 
+def _guard_chart(page: GuardPage, title: str) -> tuple[Markup, list[Mark]]:
+    """The chart, and the marks that its legend must name."""
+    chart, unnamed = guard_pages.trade_off(page, title)
+    return Markup(chart), unnamed
+
+
 def _distinct(tables: Iterable[Json | None]) -> list[Json]:
     return list({stable(table): table for table in tables if table}.values())
 
@@ -263,6 +270,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     """The page. All words from the data are escaped."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
     federated, maps = watches(results), layer_maps.layer_maps(results)
+    guarded = guard_pages.guard_pages(results)
     watched = [one for watch in federated for one in watch.federations]
     rows = [row for secret in found for row in secret.rows]
     measured = [row for row in rows if row.section.estimates]
@@ -270,6 +278,8 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     runs += [run for attribute in audited for audit in attribute.audits for run in audit.runs]
     runs += [run for one in watched for run in one.runs]
     runs += [run for one in maps for run in one.runs]
+    judged = {id(run): run for page in guarded for one in page.settings for run in one.runs}
+    runs += judged.values()  # one encoder may be judged for several secrets
     lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
     return _template().render(
         title=title,
@@ -283,6 +293,12 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         watched_drawn=_watched_drawn(federated),
         maps=maps,
         map_secrets=layer_maps.drawn,
+        guards=guarded,
+        guard_sentences=guard_pages.sentences,
+        guard_rows=guard_pages.rows,
+        guard_measures=guard_pages.measures,
+        refuted=guard_pages.refuted,
+        recognised=guard_pages.RECOGNISED,
         rare=layer_maps.RARE,
         found_bands=(federations.SUBSTANTIAL, federations.SEVERE),
         nominal=federations.NOMINAL,
@@ -320,6 +336,10 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
         mark=_marked(svg.mark),
         frontier=_frontier,
         layer_chart=_marked(layer_maps.chart),
+        guard_chart=_guard_chart,
+        guard_information_chart=_marked(guard_pages.information),
+        scatter=_marked(guard_pages.scatter),
+        spot=_marked(guard_pages.spot),
         histogram=_histogram,
         epsilons=_epsilons,
     )

@@ -51,14 +51,8 @@ class Section:
         advantage, auroc = self.estimates.get("advantage"), self.estimates.get("auroc")
         if advantage is None:
             return "failed"
-        if advantage.low >= SLIGHT:
-            return "severe" if advantage.low >= SEVERE else "substantial"
-        if advantage.low > 0:
-            return "slight"
         told = (self.cell.get("game") or {}).get("known")  # side knowledge alone may rank
-        if auroc is not None and auroc.low > 0.5 and not told:
-            return "ranking"
-        return "none" if advantage.high < SLIGHT else "inconclusive"
+        return reading(advantage, None if told else auroc)
 
     @property
     def worst_first(self) -> tuple[int, float, str]:
@@ -87,9 +81,21 @@ def summarise(results: Sequence[Json]) -> list[Section]:
     return [_section(runs) for runs in cells(results, "estimates")]
 
 
+def reading(advantage: Average, auroc: Average | None) -> str:
+    """The word for an advantage by its lower limit, or by that of the ranking where it shows none."""
+    if advantage.low >= SLIGHT:
+        return "severe" if advantage.low >= SEVERE else "substantial"
+    if advantage.low > 0:
+        return "slight"
+    if auroc is not None and auroc.low > 0.5:
+        return "ranking"
+    return "none" if advantage.high < SLIGHT else "inconclusive"
+
+
 def cells(results: Iterable[Json], kind: str) -> list[list[Json]]:
     """The results of each cell, by seed, of one kind: of games ("estimates"), of audits of an attribute
-    ("audit"), of a federation ("membership") or of a model's layers ("localisation")."""
+    ("audit"), of a federation ("membership"), of a model's layers ("localisation") or of a guard
+    ("guarding")."""
     found: dict[str, list[Json]] = {}
     for result in results:
         if _kind(result) == kind:
@@ -268,12 +274,11 @@ def audits(results: Sequence[Json]) -> list[Audit]:
 
 def _kind(result: Json) -> str:
     """What a result is of, or would have been had it not failed."""
-    for kind in ("membership", "audit", "localisation", "estimates"):
+    for kind in ("membership", "audit", "localisation", "guarding", "estimates"):
         if result.get(kind):
             return kind
     entry = roles("audit").get(str((result["cell"].get("game") or {}).get("name")))
     if entry is None:
         return "estimates"
-    return {"leakscope.membership": "membership", "leakscope.localisation": "localisation"}.get(
-        entry.module, "audit"
-    )
+    part = entry.module.removeprefix("leakscope.")
+    return part if part in ("membership", "localisation", "guarding") else "audit"

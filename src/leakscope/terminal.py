@@ -111,7 +111,11 @@ def localised(document: dict[str, Any], folder: Path, *, jobs: int | None, trust
 
 def guarded(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
     """Train, attack and save a guard, then say what it holds off and what it costs."""
+    from leakscope import guard_pages, store
+
     audited(document, folder, jobs=jobs, trust=trust)
+    for line in guard_pages.lines(store.results(folder)):
+        typer.echo(line)
     for cell in document["cell"]:
         typer.echo(f"Encoder: {cell['game']['save']}")
 

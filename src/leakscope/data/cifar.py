@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zipfile import is_zipfile
 
@@ -23,6 +23,7 @@ from leakscope.data.files import (
 from leakscope.dataset import Dataset
 from leakscope.errors import DataError, require
 
+ANIMALS = (2, 7)  # bird to horse
 SIDE, CHANNELS = 32, 3
 PARTS = ("train", "test")
 PYTHON = ("cifar-10-python", "cifar-10-batches-py", "cifar-100-python")  # archives and folders of pickles
@@ -63,11 +64,14 @@ HUNDRED = _Published(
 
 
 def cifar10(*, path: str | Path | None = None, part: str = "all") -> Dataset:
-    """CIFAR-10: cifar10.npz, or ``path`` of the folder cifar-10-batches-bin; nothing is private in it.
+    """CIFAR-10: cifar10.npz, or ``path`` of the folder cifar-10-batches-bin; whether it shows an animal is
+    private (paper 004).
 
     ``part`` is "train" or "test" for the official parts, "all" for one after the other.
     """
-    return _cifar("cifar10", path, part, TEN)
+    data = _cifar("cifar10", path, part, TEN)
+    animal = ((data.y >= ANIMALS[0]) & (data.y <= ANIMALS[1])).long()
+    return replace(data, private={"animal": animal}, values={**data.values, "animal": ("no", "yes")})
 
 
 def cifar100(*, path: str | Path | None = None, part: str = "all") -> Dataset:

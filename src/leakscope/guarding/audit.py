@@ -18,6 +18,7 @@ from leakscope.core import Estimate, Transcript
 from leakscope.dataset import Dataset, statistics
 from leakscope.errors import ArgumentError, DataError, require
 from leakscope.guarding.evaluation import Secret, Trial, evaluated
+from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.theorems import conditional_entropy, inference_accuracy
 from leakscope.measures.success import success_rate
@@ -45,7 +46,7 @@ class GuardAudit:
     stopping after some of ``epochs`` of plain training. Against membership half of the public records are
     the guard's reference and half the adversary's. ``estimators`` measure I(secret; representation) on at
     most ``informative`` test records; ``mapped`` of them are drawn as maps. The encoder is written to the
-    folder ``save``.
+    folder ``save``. An adversary who does not know a property's aggregate rehearses a ``substitute``.
     """
 
     guard: Guard
@@ -57,6 +58,7 @@ class GuardAudit:
     informative: int = 2_000
     mapped: int = 0
     save: str | None = None
+    substitute: Aggregate | None = None
 
     kind = "guard"
 
@@ -96,6 +98,7 @@ class GuardAudit:
                 ratios=getattr(one, "shares", Trial.ratios),
                 sizes=getattr(one, "sizes", Trial.sizes),
                 aggregate=getattr(one, "aggregate", "mean"),
+                substitute=self.substitute,
                 trials=trials,
                 rehearsals=rehearsals,
                 seed=seed,

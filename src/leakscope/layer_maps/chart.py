@@ -39,6 +39,7 @@ class Mark:
 class Panel:
     title: str
     marks: tuple[Mark, ...]
+    trend: tuple[tuple[int, float], ...] = ()  # column and share
 
     @property
     def highest(self) -> float:
@@ -87,6 +88,12 @@ def chart(one: LayerMap, title: str) -> str:
         top = HEAD + i * (PANEL + GAP) + GAP - 12.0
         edge = middles[len(layers)] - wide / 2 - 5 if extras else None
         parts += _panel(panel, top, right, middles, wide, edge)
+        if panel.trend:
+            places = [(middles[column], _level(share, panel, top)) for column, share in panel.trend]
+            path = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+            parts.append(
+                f'<path d="M{path}" class="series second"><title>trend over all secrets</title></path>'
+            )
         parts += [
             _mark(mark, panel, top, middles, wide, (right, height) if tips else None) for mark in panel.marks
         ]
@@ -188,7 +195,12 @@ def _secrets(one: LayerMap) -> Panel | None:
                 shift = STEP * (slot - (len(secrets) - 1) / 2)
                 share, tip = _share(risk.information, latent.most), _tip(name, latent.secret, risk)
                 marks.append(Mark(*columns, shift, slot + 1, filled, share, tip))
-    return Panel("latent: secrets that the model is not trained for", tuple(marks)) if marks else None
+    columns_of = {name: one.found.columns(name) for name in one.found.trend if len(secrets) > 1}
+    trend = [(place[0], one.found.trend[name]) for name, place in columns_of.items() if place]
+    title = "latent: secrets that the model is not trained for" + (
+        "; the line is their trend" if trend else ""
+    )
+    return Panel(title, tuple(marks), tuple(trend)) if marks else None
 
 
 def _share(average: Average, most: float) -> Whisker:

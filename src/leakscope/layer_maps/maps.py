@@ -12,7 +12,7 @@ from leakscope.layer_maps.order import informed, most_rebuilt, most_telling, sca
 from leakscope.layer_maps.plan import Plan
 from leakscope.plan import WORDS
 from leakscope.sections import differences, words
-from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, cells, source, stable
+from leakscope.summary import SEVERITIES, cells, reading, source, stable
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,10 @@ class LayerMap:
         ]
         if not self.runs:
             return "failed"
-        readings = [_reading(advantage, auroc) for advantage, auroc in views]
+        readings = [reading(advantage, auroc) for advantage, auroc in views]
         if original := self.found.original:
             sets = (*original.sets, *([original.whole] if original.whole else []))
-            readings += [_reading(scaled(each.risk.information, original.most), None) for each in sets]
+            readings += [reading(scaled(each.risk.information, original.most), None) for each in sets]
         return min(readings, key=SEVERITIES.index, default="inconclusive")
 
     @property
@@ -103,16 +103,6 @@ class LayerMap:
             for risk in latent.layers.values()
         ]
         return SEVERITIES.index(self.severity), -max(shares, default=0.0), stable(self.cell)
-
-
-def _reading(advantage: Average, auroc: Average | None) -> str:
-    if advantage.low >= SLIGHT:
-        return "severe" if advantage.low >= SEVERE else "substantial"
-    if advantage.low > 0:
-        return "slight"
-    if auroc is not None and auroc.low > 0.5:
-        return "ranking"
-    return "none" if advantage.high < SLIGHT else "inconclusive"
 
 
 def layer_maps(results: Iterable[Json]) -> list[LayerMap]:

@@ -167,6 +167,7 @@ class Measured:
     protection: tuple[Protection, ...] = ()
     correlations: tuple[Correlation, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    trend: Mapping[str, float] = field(default_factory=dict)  # share of the most, smoothed over layers
 
     @property
     def names(self) -> list[str]:
@@ -196,7 +197,13 @@ def measured(tables: Sequence[Json]) -> Measured:
         protection=tuple(_protections(tables, layers)),
         correlations=tuple(_correlations(tables)),
         pictures=tuple(_pictures(tables[0].get("pictures") or ())),  # of one seed
+        trend=_trend([table.get("trend") or {} for table in tables]),
     )
+
+
+def _trend(tables: Sequence[Json]) -> dict[str, float]:
+    found = {str(name): _number(tables, name) for name in tables[0]}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _latents(tables: Sequence[Json], names: Sequence[str]) -> Iterator[Latent]:

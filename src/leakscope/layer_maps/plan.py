@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from leakscope.layer_maps.measures import Protection
 from leakscope.layer_maps.order import listed, nats
 
+LITTLE = 0.1  # of certainty, that an interval may leave open; stated on the page
 KEPT = "kept local (in a trusted execution environment, or sent encrypted only)"
 
 
@@ -40,13 +41,14 @@ class Plan:
         return list(dict.fromkeys(secret for one in self.protection for secret in one.risks))
 
     def holding(self, secrets: Iterable[str], tried: Iterable[Protection] | None = None) -> list[Protection]:
-        """The measures under which the interval of the information includes 0 for each of these secrets:
-        the cheapest in accuracy first, then that of the fewest parameters."""
+        """The measures under which the interval of the information includes 0 for each of these secrets, and
+        ends below a tenth of certainty, since a wide one includes 0 easily: the cheapest in accuracy first,
+        then that of the fewest parameters."""
         wanted = list(secrets)
         kept = [
             one
             for one in (self.tried if tried is None else tried)
-            if all(s in one.risks and not one.risks[s].shown for s in wanted)
+            if all(s in one.risks and self._enough(one, s) for s in wanted)
         ]
         return sorted(kept, key=_cost)
 
@@ -68,7 +70,7 @@ class Plan:
             upper = self._left(self.nothing, self.secrets)
             text = (
                 "No need of a measure was found: with none, the interval of what is given away includes 0 "
-                f"for {listed(self.secrets)} ({upper})."
+                f"and ends below a tenth of certainty for {listed(self.secrets)} ({upper})."
             )
             if self.leaks & set(self.secrets):
                 text += " Yet the audit of the layers did find something; more trials would settle it."
@@ -97,13 +99,15 @@ class Plan:
         if holding:
             best = holding[0]
             return (
-                f"{_deed(best)}: what is then given away about {about} has an interval that includes 0 "
-                f"({self._left(best, secrets)}){self._price(best)}. Of {len(self.tried)} measures tried, "
-                f"{len(holding)} {'does' if len(holding) == 1 else 'do'} so, and this is the cheapest."
+                f"{_deed(best)}: what is then given away about {about} has an interval that includes 0 and "
+                f"ends below a tenth of certainty ({self._left(best, secrets)}){self._price(best)}. Of "
+                f"{len(self.tried)} measures tried, {len(holding)} "
+                f"{'does' if len(holding) == 1 else 'do'} so, and this is the cheapest."
             )
         audited = [one for one in self.tried if one.risks.keys() >= set(secrets)]
         nearest = min(audited, key=lambda one: self._upper(one, secrets), default=None)
-        text = f"None of {len(self.tried)} measures tried is enough for {about}: no interval includes 0."
+        text = f"None of {len(self.tried)} measures tried is enough for {about}: no interval includes 0 "
+        text += "and ends below a tenth of certainty."
         if nearest:
             text += f" The nearest: {nearest.label}, {self._left(nearest, secrets)}."
         some = next(iter(self.holding(secrets, self.partial)), None)
@@ -113,6 +117,10 @@ class Plan:
             )
             text += f"{some.label}."
         return text
+
+    def _enough(self, one: Protection, secret: str) -> bool:
+        left = one.risks[secret]
+        return not left.shown and left.information.high <= LITTLE * self.most.get(secret, 1.0)
 
     def _upper(self, one: Protection, secrets: Iterable[str]) -> float:
         return max(one.risks[secret].information.high / self.most.get(secret, 1.0) for secret in secrets)

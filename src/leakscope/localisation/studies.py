@@ -105,13 +105,13 @@ def _peak(estimates: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 
 def trend(found: Mapping[str, Any], *, span: float = 0.75) -> dict[str, float]:
-    """Latent information over layers, all secrets together, each as a share of its own largest: the curve of
+    """Latent information over layers, all secrets together, each as a share of its own entropy: the curve of
     figure 5."""
-    points = []
-    for secret in found["latent"]:
-        values = [row["information"]["value"] for row in secret["layers"].values()]
-        top = max(values, default=0.0)
-        points += [(place, value / top) for place, value in enumerate(values) if top > 0]
+    points = [
+        (place, row["information"]["value"] / secret["most"])
+        for secret in found["latent"]
+        for place, row in enumerate(secret["layers"].values())
+    ]
     if not points:
         return {}
     x, y = zip(*points, strict=True)
