@@ -18,7 +18,7 @@ def blocks(page: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
-    code, _, _ = blocks("README.md")
+    code, *_ = blocks("README.md")
     names: dict = {}
     exec(code, names)
     assert names["ls"].advantage(names["transcript"]).low > 0.5
@@ -27,7 +27,7 @@ def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
 
 
 def test_the_federation_of_the_readme_runs_and_finds_members(capsys, tmp_path, monkeypatch):
-    _, code, _ = blocks("README.md")
+    _, code, *_ = blocks("README.md")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code, names)
@@ -37,12 +37,27 @@ def test_the_federation_of_the_readme_runs_and_finds_members(capsys, tmp_path, m
 
 @pytest.mark.slow
 def test_the_layers_of_the_readme_run_and_the_first_tells_most(capsys):
-    *_, code = blocks("README.md")
+    *_, code, _ = blocks("README.md")
     exec(code, {})
     told = {line.split()[0]: float(line.split()[2]) for line in capsys.readouterr().out.splitlines()}
     assert list(told) == ["0", "2", "4"]
     assert max(told, key=told.get) == "0"
     assert told["0"] > 0.5
+
+
+@pytest.mark.slow
+def test_the_guard_of_the_readme_hides_the_secret_from_one_draw_and_less_from_sixteen(capsys):
+    *_, code = blocks("README.md")
+    names: dict = {}
+    exec(code, names)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["Network", "1"],
+        ["Fisher", "1"],
+        ["Network", "16"],
+        ["Fisher", "16"],
+    ]
+    assert all(float(line[2]) < 0.75 for line in lines[:2])
 
 
 def test_the_attack_of_the_contributing_page_finds_everything_in_plain(parts):

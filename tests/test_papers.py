@@ -11,7 +11,7 @@ import pytest
 from leakscope import published
 from leakscope.errors import PlanError
 from leakscope.membership.judged import brief
-from leakscope.plan import construct, federated, from_document, localises
+from leakscope.plan import construct, federated, from_document, guards, localises
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,6 +29,12 @@ def test_every_cell_of_a_paper_is_a_valid_plan(number):
 
 def measures(cell) -> set[str]:
     """What a result of the cell can be compared by."""
+    if guards(cell):
+        judged = list(construct(cell.game, "audit").asked())
+        assert len(judged) == 1
+        measures = ("success_rate", "auroc", "ssim", "psnr")
+        names = ("strongest", "stale", "Inversion, 1 draws", "Decoder, 1 draws")
+        return {"utility", *(f"{name} {measure}" for name in names for measure in measures)}
     if localises(cell):
         return layered(construct(cell.game, "audit"))
     if not federated(cell):

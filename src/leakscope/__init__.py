@@ -45,11 +45,15 @@ if TYPE_CHECKING:
         Reconstruction,
         UserInference,
     )
-    from leakscope.guarding import GuardAudit
+    from leakscope.guarding import GuardAudit, tuned
+    from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
+    from leakscope.guards.dpsgd_guard import DPSGDGuard
     from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
     from leakscope.guards.inf2guard import Guards, Inf2Guard
+    from leakscope.guards.membership_baselines import AdvReg, NeuGuard
     from leakscope.guards.neighbours import NearestNeighbours
+    from leakscope.guards.plain import Unguarded
     from leakscope.guards.tappfl import TAPPFL
     from leakscope.localisation import LayerAudit
     from leakscope.measures.fidelity import failures, fidelity, recovered
@@ -97,6 +101,7 @@ __version__ = metadata.version("leakscope")
 __all__ = [
     "CLUB",
     "CNN",
+    "DPFE",
     "DPSGD",
     "L2",
     "LDA",
@@ -107,7 +112,9 @@ __all__ = [
     "TAPPFL",
     "VGG9",
     "VIB",
+    "AdvReg",
     "AdversarialPerturbation",
+    "AdversarialTraining",
     "AlexNet",
     "AttributeAudit",
     "Batch",
@@ -115,7 +122,11 @@ __all__ = [
     "Chain",
     "Clients",
     "Column",
+    "Compressed",
     "Cosine",
+    "DPEncoder",
+    "DPParameters",
+    "DPSGDGuard",
     "Dataset",
     "Decensored",
     "Decoder",
@@ -164,6 +175,7 @@ __all__ = [
     "NaiveBayes",
     "NearestNeighbours",
     "Network",
+    "NeuGuard",
     "Noise",
     "NoiseAware",
     "Perceptron",
@@ -193,6 +205,7 @@ __all__ = [
     "Through",
     "Transcript",
     "TwoSample",
+    "Unguarded",
     "UnitMax",
     "UpdateChannel",
     "UserInference",
@@ -230,6 +243,7 @@ __all__ = [
     "success_rate",
     "task_auroc",
     "tpr_at_fpr",
+    "tuned",
     "two_sample",
     "update_cosines",
     "v_information",

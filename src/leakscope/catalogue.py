@@ -101,9 +101,19 @@ NearestNeighbours estimator guards.neighbours Kraskov, Stoegbauer and Grassberge
 Inf2Guard       guard     guards.inf2guard   Train an encoder whose representations keep the task and lose a secret.
 Guards          guard     guards.inf2guard   One encoder against several secrets, each with its weight.
 TAPPFL          guard     guards.tappfl      Devices learn one encoder by federated averaging, each with its own privacy and utility network.
+Unguarded       guard     guards.plain       Plain training of an encoder and a task head by Adam, which every baseline starts from.
+DPEncoder       guard     guards.baselines   Gaussian noise on the frozen representations of plain training
+DPParameters    guard     guards.baselines   Noise of standard deviation ``scale`` on every parameter of a plainly trained encoder
+Compressed      guard     guards.baselines   A plainly trained encoder whose smallest parameters are set to 0
+AdversarialTraining guard guards.baselines   min CE_task - ``lam`` CE_private in alternating steps: the core of DeepObfuscator
+DPFE            guard     guards.baselines   Task cross-entropy plus ``weight`` times a Gaussian estimate of I(r; u)
+DPSGDGuard      guard     guards.dpsgd_guard Encoder and head trained by DP-SGD: per-record clipping, noise and accounting are Opacus' own.
+AdvReg          guard     guards.membership_baselines Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
+NeuGuard        guard     guards.membership_baselines NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.
 TableEncoder    encoder   models.encoders    Fully connected encoder with ReLU between its layers; 64-128 for tables.
 ImageEncoder    encoder   models.encoders    Two convolutions of 3 x 3 with batch normalisation, ReLU between them; representations are images.
 load_encoder    verb      guards.encoder     The encoder that was saved in a folder; nothing is unpickled.
+tuned           verb      guarding           The guard ``make(value)`` whose attack or utility is nearest to ``target``, and what was tried.
 GradientChannel channel   channels           Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
 UpdateChannel   channel   channels           Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
 RecordedChannel channel   recording          Each observed round releases what a recording holds of it, one trial for each client.

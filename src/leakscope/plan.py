@@ -251,6 +251,7 @@ PARTS = {  # the role of a part, by the argument it is given as
     "estimator": "estimator",
     "estimators": "estimator",
     "guard": "guard",
+    "plain": "guard",
     "guards": "guard",
     "encoder": "encoder",
     "local": "training",

@@ -163,6 +163,7 @@ class Source:
     ) -> Source:
         """The records, split."""
         require(batch >= 2, "batch", "at least 2", batch)
+        data = _named(data)
         if others is not None:
             fit, held = _split(others, rng)
             return Source(data, data, batch, fit, held, subsets)
@@ -193,6 +194,14 @@ class Source:
             limit = most if self.held_others is None else len(self.held_others)
             seen = Seen.of(self.held.take(rows[:limit]))
         return seen if self.held_others is None else seen.beside(self.held_others)
+
+
+def _named(data: Dataset) -> Dataset:
+    """The same with every label named, so that a part of the records has as many classes as all of them."""
+    if data.values.get(data.label):
+        return data
+    names = tuple(str(code) for code in range(data.classes))
+    return replace(data, values={**data.values, data.label: names})
 
 
 def _split(data: Dataset, rng: torch.Generator) -> tuple[Dataset, Dataset]:

@@ -1,0 +1,237 @@
+"""What guards are compared with: noise, clipping, compression and adversaries of other papers.
+
+Each is a guard like `Inf2Guard` and has one strength; at its null setting it is ``plain``, number for number.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from leakscope.dataset import Dataset
+from leakscope.errors import require
+from leakscope.guards.batches import Seen
+from leakscope.guards.encoder import Guarded, Perturbation
+from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, representation_shape
+from leakscope.guards.plain import Descending, Unguarded, against, begun, renamed, taught, weighing
+from leakscope.guards.protections import Told
+from leakscope.guards.trainer import Progress
+from leakscope.rng import fork
+
+
+@dataclass(frozen=True)
+class DPEncoder:
+    """Gaussian noise on the frozen representations of plain training (paper 003, section 5).
+
+    ``scale`` is in units of the representations' standard deviation, its root mean square over coordinates;
+    ``relative=False``: the deviation itself, as the paper has it (its square from .01 to 10). No epsilon is
+    claimed, since representations have no bound. The null setting is scale = 0.
+    """
+
+    scale: float = 0.5
+    relative: bool = True
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.scale < math.inf, "DPEncoder.scale", "finite and at least 0", self.scale)
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`."""
+        found = self.plain(data, rng, others=others, progress=progress)
+        spread = found.encoder(data.x).flatten(1).var(0, correction=0).mean().sqrt()
+        unit = float(spread) if self.relative else 1.0
+        return renamed(found, self, perturbation=Perturbation("gaussian", self.scale * unit))
+
+
+@dataclass(frozen=True)
+class DPParameters:
+    """Noise of standard deviation ``scale`` on every parameter of a plainly trained encoder (paper 004).
+
+    ``kind`` "gaussian" or "laplace"; the head is left alone. The null setting is scale = 0.
+    """
+
+    scale: float = 0.05
+    kind: Literal["gaussian", "laplace"] = "gaussian"
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.scale < math.inf, "DPParameters.scale", "finite and at least 0", self.scale)
+        known = self.kind in ("gaussian", "laplace")
+        require(known, "DPParameters.kind", "gaussian or laplace", self.kind)
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`."""
+        found = self.plain(data, rng, others=others, progress=progress)
+        (own,) = fork(rng, 1)
+        return renamed(found, self, network=_changed(found.encoder.network, lambda w: w + self.noise(w, own)))
+
+    def noise(self, like: Tensor, rng: torch.Generator) -> Tensor:
+        """Draws of this kind and standard deviation."""
+        if self.kind == "gaussian":
+            return self.scale * torch.randn(like.shape, generator=rng, dtype=like.dtype)
+        # the difference of two exponentials is a Laplace variable of variance 2, and is never infinite
+        one, other = (torch.empty_like(like).exponential_(generator=rng) for _ in range(2))
+        return self.scale / math.sqrt(2) * (one - other)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """A plainly trained encoder whose smallest parameters are set to 0 (model compression, paper 004).
+
+    ``rate`` is the share of all the encoder's parameters, smallest magnitude first. The null setting is
+    rate = 0.
+    """
+
+    rate: float = 0.5
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.rate < 1, "Compressed.rate", "in [0, 1)", self.rate)
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`."""
+        found = self.plain(data, rng, others=others, progress=progress)
+        return renamed(found, self, network=_changed(found.encoder.network, self.kept))
+
+    def kept(self, weights: Tensor) -> Tensor:
+        """The largest of the weights; of equal ones the first go."""
+        gone = weights.abs().argsort(stable=True)[: round(self.rate * len(weights))]
+        return weights.index_fill(0, gone, 0.0)
+
+
+def _changed(network: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
+    """A copy whose parameters, as one vector, are changed."""
+    made = copy.deepcopy(network)
+    vector_to_parameters(change(parameters_to_vector(made.parameters())), made.parameters())
+    return made
+
+
+@dataclass(frozen=True)
+class AdversarialTraining:
+    """min CE_task - ``lam`` CE_private in alternating steps: the core of DeepObfuscator (paper 004's AT).
+
+    It is `Inf2Guard` with the adversarial loss and the task's labels, at lambda = lam / (1 + lam): named
+    here so that it is compared under its name. The null setting is lam = 0.
+    """
+
+    column: str
+    lam: float = 1.0
+    steps: int = 1
+    warm_up: int = 2
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.lam < math.inf, "AdversarialTraining.lam", "finite and at least 0", self.lam)
+
+    @property
+    def guard(self) -> Inf2Guard:
+        """The guard that this is."""
+        settings: Mapping[str, Any] = vars(self.plain)
+        return Inf2Guard(
+            "attribute",
+            self.column,
+            lam=weighing(self.lam),
+            loss="adversarial",
+            steps=self.steps,
+            warm_up=self.warm_up,
+            **settings,
+        )
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`."""
+        return renamed(self.guard(data, rng, others=others, progress=progress), self)
+
+
+@dataclass(frozen=True)
+class DPFE:
+    """Task cross-entropy plus ``weight`` times a Gaussian estimate of I(r; u) (DPFE, Osia et al., 2018).
+
+    The published code is not public: this is the reading of paper 004's baseline in which representation
+    and secret are jointly Gaussian (`gaussian_information`). A privacy network is trained along to watch
+    by. The null setting is weight = 0.
+    """
+
+    column: str
+    weight: float = 1.0
+    ridge: float = 0.01
+    steps: int = 1
+    warm_up: int = 2
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.weight < math.inf, "DPFE.weight", "finite and at least 0", self.weight)
+        require(0 < self.ridge < math.inf, "DPFE.ridge", "finite and above 0", self.ridge)
+        require(0 <= self.steps <= 5, "DPFE.steps", "from 0 to 5", self.steps)
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`."""
+        check_column(data, self.column)
+        source, made, private = begun(self.plain, data, rng, others=others)
+        shape = representation_shape(made.network, data, normed=self.plain.normed)
+        told = protection(Inf2Guard("attribute", self.column), source.data, shape, private, head=True)
+        assert isinstance(told, Told)
+        made = against(made, Descending(told, self._term), self.weight, steps=self.steps)
+        return taught(
+            self, self.plain, source, made, data=data, rng=rng, progress=progress, warm_up=self.warm_up
+        )
+
+    def _term(self, seen: Seen, r: Tensor, head: nn.Module | None) -> Tensor:
+        return gaussian_information(r[: seen.own], seen.private[self.column], ridge=self.ridge)
+
+
+def gaussian_information(r: Tensor, codes: Tensor, *, ridge: float = 0.0) -> Tensor:
+    """I(r; u) in nats if r (n, ...) and the one-hot u were jointly Gaussian: half the log ratio of the
+    determinants of r's covariance and of its covariance around each value's mean.
+
+    ``ridge`` of r's mean variance is added to both diagonals, without which there is no estimate from fewer
+    records than coordinates; that variance is not differentiated."""
+    flat = r.flatten(1).double()
+    one_hot = F.one_hot(codes).to(flat)
+    means = (one_hot.T @ flat) / one_hot.sum(0).clamp(min=1)[:, None]
+    rests = flat - flat.mean(0), flat - means[codes]
+    total, within = (rest.T @ rest / len(flat) for rest in rests)
+    extra = ridge * total.detach().diagonal().mean() * torch.eye(len(total), dtype=flat.dtype)
+    return (torch.logdet(total + extra) - torch.logdet(within + extra)).to(r.dtype) / 2
