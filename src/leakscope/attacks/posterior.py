@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -126,11 +127,15 @@ def beside(features: Tensor, public: Mapping[str, Tensor | Batch]) -> Array:
 
 
 def _nominal(head: Head | Classifier, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
-    fitted = fresh(head, integer(rng)).fit(features, secrets)
+    # The forest's threads may leave Python without warning filters (scikit-learn 1.9), and every later one
+    # would then warn: what holds here is put back.
+    with warnings.catch_warnings():
+        fitted = fresh(head, integer(rng)).fit(features, secrets)
 
     def probabilities(unseen: Array) -> Array:
         full = np.zeros((len(unseen), m))
-        full[:, fitted.classes_] = fitted.predict_proba(unseen)
+        with warnings.catch_warnings():
+            full[:, fitted.classes_] = fitted.predict_proba(unseen)
         return full
 
     return probabilities
