@@ -78,16 +78,16 @@ def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved
     expected = encoder((records.x - shift) / scale, key=3)
     monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: records)
     target = tmp_path / "shared.npz"
-    assert encoded("synthetic", folder, target, label=None, secret=None, key=3) == len(records)
+    assert encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True) == len(records)
     with np.load(target, allow_pickle=False) as file:
         assert np.array_equal(file["r"], expected.numpy())
-        assert set(file.files) == {"r", "y", "group"}
+        assert set(file.files) == {"r", "y"}
     with pytest.raises(ArgumentError, match="must not exist yet"):
-        encoded("synthetic", folder, target, label=None, secret=None, key=3)
+        encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
     monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: narrow)
     with pytest.raises(DataError, match="the encoder takes"):
-        encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3)
+        encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3, labels=True)
     assert not (tmp_path / "other.npz").exists()
 
 

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from leakscope.data import from_csv, from_npz, load
     from leakscope.dataset import Batch, Column, Dataset
     from leakscope.defenses.bottleneck import VIB
+    from leakscope.defenses.deployed import (
+        FlowerAdaptiveClipping,
+        FlowerFixedClipping,
+        FlowerLocalDp,
+        PercentilePrivacy,
+        SVTPrivacy,
+    )
     from leakscope.defenses.dpsgd import DPSGD
     from leakscope.defenses.gradient import Chain, Noise, Pruning, Sign, Withhold, Within
     from leakscope.defenses.perturbation import AdversarialPerturbation
@@ -142,6 +149,9 @@ __all__ = [
     "FirstLayer",
     "Fisher",
     "Flat",
+    "FlowerAdaptiveClipping",
+    "FlowerFixedClipping",
+    "FlowerLocalDp",
     "Frozen",
     "GradientChannel",
     "GradientDiff",
@@ -178,6 +188,7 @@ __all__ = [
     "NeuGuard",
     "Noise",
     "NoiseAware",
+    "PercentilePrivacy",
     "Perceptron",
     "Perturbation",
     "Plain",
@@ -194,6 +205,7 @@ __all__ = [
     "Release",
     "RepresentationChannel",
     "ResNet18",
+    "SVTPrivacy",
     "SigmoidNet",
     "Sign",
     "Silent",

@@ -79,6 +79,11 @@ AdversarialPerturbation defense defenses.perturbation Projected gradient steps o
 VIB             defense   defenses.bottleneck A Gaussian bottleneck before the last layer, and ``beta`` times its divergence in the loss.
 DPSGD           defense   defenses.dpsgd     Clip each record's gradient to norm ``clip`` and add Gaussian noise to the batch's mean.
 MixupMMD        defense   defenses.training  Train on mixtures of records, and pull members' confidences towards those of held-out records.
+FlowerLocalDp   defense   defenses.deployed  Flower's LocalDpMod: clip the update to norm ``clip``, add Gaussian noise to every entry.
+FlowerFixedClipping defense defenses.deployed Flower's central differential privacy with fixed clipping, as it falls to one upload.
+FlowerAdaptiveClipping defense defenses.deployed Flower's central differential privacy with adaptive clipping, as it falls to one upload in one round.
+PercentilePrivacy defense defenses.deployed  NVFlare's PercentilePrivacy: zero the entries below a percentile of their sizes, clip the rest.
+SVTPrivacy      defense   defenses.deployed  NVFlare's SVTPrivacy: release a fraction of the entries, chosen by the sparse vector technique.
 Within          defense   defenses.gradient  A defense limited to the named layers; the others are released as they are.
 Chain           defense   defenses.gradient  Defenses one after the other.
 MLP             model     models             Fully connected net; 32-16 for tables, 64-64 for speech.

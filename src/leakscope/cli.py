@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 from pathlib import Path
@@ -38,12 +39,12 @@ def about(
         bool, options.option("Show the version and exit.", "--version", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What does sharing gradients give away, and to whom?
+    """What does sharing gradients, updates or representations give away, where, and to whom?
 
-    Leakscope trains a model the way a federation would, shows an honest-but-curious adversary the
-    gradients that cross the wire, and measures what it learns about the private records: an
-    attribute, a property outside the data, a distribution, or who a batch belongs to. Every number
-    comes with an interval and the success of guessing without the gradients.
+    Leakscope trains a model the way a federation would, shows an honest-but-curious adversary what
+    crosses the wire, and measures what it learns about the private records: an attribute, a property
+    outside the data, a distribution, who a batch belongs to, who was trained on, or the records
+    themselves. Every number comes with an interval and the success of guessing without the release.
 
     Start with:  leakscope audit adult
     """
@@ -371,9 +372,14 @@ def encode(
     label: options.Label = None,
     secret: options.Secret = None,
     key: Annotated[
-        int,
-        options.option("The number that draws each record's noise; keep it to yourself.", metavar="N"),
-    ] = 0,
+        int | None,
+        options.option(
+            "The number that draws each record's noise, the same in every release; keep it to yourself.",
+            metavar="N",
+            show_default="a new one, which is printed",
+        ),
+    ] = None,
+    labels: Annotated[bool, options.option("Write the task's labels too.", "--labels")] = False,
     output: Annotated[
         Path | None,
         options.option("The npz file to write.", "--output", "-o", show_default="representations.npz"),
@@ -382,7 +388,8 @@ def encode(
     """Write the representations of DATA's records by a saved ENCODER to an npz file.
 
     DATA is a known dataset or a file, prepared as the encoder's own were; ENCODER is the folder that
-    leakscope guard saved it in. The file holds r, y and the private columns of every record.
+    leakscope guard saved it in. The file holds the representation r of every record, in their order, and
+    no private column. Records that are encoded again must have the same key: fresh draws can be averaged.
 
     \b
     leakscope encode adult guard-adult/encoder-0.75 -o shared.npz
@@ -390,8 +397,11 @@ def encode(
     from leakscope import guard_audits
 
     target = output or Path("representations.npz")
-    count = guard_audits.encoded(data, encoder, target, label=label, secret=secret, key=key)
+    drawn = secrets.randbits(62) if key is None else key
+    count = guard_audits.encoded(data, encoder, target, label=label, secret=secret, key=drawn, labels=labels)
     typer.echo(f"{count} representations: {target}")
+    if key is None:
+        typer.echo(f"Key: {drawn} (keep it, and give it again by --key)")
 
 
 @app.command(short_help="Run a plan, or what is missing of it; write a report.")

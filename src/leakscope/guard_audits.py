@@ -86,8 +86,10 @@ def _sizes(records: Dataset, train: int | None, public: int | None) -> Table:
     return {"train": train or min(12_000, third), "public": public or min(15_000, third)}
 
 
-def encoded(data: str, folder: Path, target: Path, *, label: str | None, secret: str | None, key: int) -> int:
-    """Write the representations of a dataset's records, with labels and private columns, to an npz file."""
+def encoded(
+    data: str, folder: Path, target: Path, *, label: str | None, secret: str | None, key: int, labels: bool
+) -> int:
+    """Write the representations of a dataset's records, and labels if they are asked for, to an npz file."""
     encoder = load_encoder(folder)
     if target.exists():
         raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
@@ -105,7 +107,7 @@ def encoded(data: str, folder: Path, target: Path, *, label: str | None, secret:
     x = records.x
     if scaling := encoder.about.get("scaling"):
         x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
-    arrays = {"r": encoder(x, key=key), "y": records.y, **records.private}
+    arrays = {"r": encoder(x, key=key)} | ({"y": records.y} if labels else {})
     held = io.BytesIO()
     named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
     np.savez_compressed(held, **named)
