@@ -32,7 +32,7 @@ LEVELS = [  # imports point from later to earlier only
     {"averages"},
     {"summary", "experiment", "charts", "flower"},
     {"sections"},
-    {"federations", "layer_maps", "guard_pages"},
+    {"federations", "layer_maps", "guard_pages", "gating"},
     {"report"},
     {"audits", "sweep", "published"},
     {"recorded_audits", "layer_audits", "guard_audits"},

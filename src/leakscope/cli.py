@@ -440,6 +440,31 @@ def report(folder: options.Place) -> None:
     typer.echo(f"Report: {reports.write(folder)}")
 
 
+@app.command(short_help="Hold results against a risk appetite: pass, fail, not enough evidence.")
+def gate(
+    folder: options.Place,
+    appetite: options.Place,
+    as_json: Annotated[bool, options.option("Print the verdict as JSON.", "--json")] = False,
+    report: Annotated[
+        bool,
+        options.option("Keep APPETITE beside the results and show the verdict in the report.", "--report"),
+    ] = False,
+) -> None:
+    """Hold the results in FOLDER against a risk APPETITE: exit code 0 pass, 1 fail, 3 not enough evidence.
+
+    FOLDER is one that an audit, a search or a run wrote. APPETITE is a TOML file of [[limit]] tables: a
+    secret, a measure (advantage, auroc, tpr_at_1%, information, epsilon), at_most, and if you like game,
+    confidence, adversary (adaptive, static, any), defense, delta; and [declared] epsilon and delta of your
+    accountant. A pass needs upper confidence limits below it, a fail a lower one above it; an epsilon passes
+    by an accountant only. What failed, or was not run, never passes.
+
+    \b
+    leakscope gate audit-adult appetite.toml
+    leakscope gate audit-adult appetite.toml --json
+    """
+    raise typer.Exit(terminal.gated(folder, appetite, as_json=as_json, report=report))
+
+
 @app.command(short_help="Describe the recorded updates of a federation.")
 def recording(
     folder: options.Place,

@@ -20,6 +20,7 @@ from leakscope.measures.information import mutual_information
 from leakscope.measures.success import advantage
 
 BINS = 60  # of the histogram of a test statistic
+SURER = 0.999  # for who holds several limits against one audit
 SURE = 1 - 1e-6  # of a measurement above a bound, before anything is accused
 
 
@@ -99,6 +100,7 @@ def certified(
         "point": epsilon.epsilon_point(transcript, delta=delta),
         "any": asdict(epsilon.epsilon_lower_bound(transcript, delta=delta)),
         "gaussian": asdict(epsilon.epsilon_lower_bound(transcript, delta=delta, trade_off="gaussian")),
+        "sure": {"any": asdict(epsilon.epsilon_lower_bound(transcript, delta=delta, level=SURER))},
         "saturation": epsilon.saturation(len(transcript.secrets), delta),
         "classical": epsilon.classical_epsilon(defense.clip, std, delta),
         "exact": epsilon.gaussian_epsilon(2 * defense.clip / std, delta),

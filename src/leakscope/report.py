@@ -17,7 +17,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from leakscope import charts, federations, guard_pages, layer_maps, store, svg
+from leakscope import charts, federations, gating, guard_pages, layer_maps, store, svg
 from leakscope.averages import Average, Json, needed, thinned
 from leakscope.federations import Watch, watches
 from leakscope.guard_pages import GuardPage, Mark
@@ -266,7 +266,7 @@ def _template() -> Template:
     return environment.get_template("report.html")
 
 
-def render(results: Sequence[Json], *, plan: str, title: str) -> str:
+def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdict | None = None) -> str:
     """The page. All words from the data are escaped."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
     federated, maps = watches(results), layer_maps.layer_maps(results)
@@ -284,6 +284,7 @@ def render(results: Sequence[Json], *, plan: str, title: str) -> str:
     return _template().render(
         title=title,
         plan=plan,
+        gate=gating.section(gate) if gate else None,
         secrets=found,
         rows=rows,
         measured=measured,
@@ -350,5 +351,5 @@ def write(folder: Path) -> Path:
     plan = store.plan(folder)
     page = folder / "report.html"
     title = str(tomllib.loads(plan).get("name", folder.name))
-    store.write(page, render(store.results(folder), plan=plan, title=title))
+    store.write(page, render(store.results(folder), plan=plan, title=title, gate=gating.kept(folder)))
     return page

@@ -221,6 +221,25 @@ def recorded(folder: Path, *, check: bool) -> None:
         typer.echo("Complete: every file is whole and finite.")
 
 
+def gated(folder: Path, appetite: Path, *, as_json: bool, report: bool) -> int:
+    """Hold results against a risk appetite, say how it went, and give the exit code."""
+    import json
+
+    from leakscope import gating, store
+    from leakscope import report as reports
+
+    verdict = gating.verdict(gating.read(appetite), gating.results(folder))
+    if as_json:
+        typer.echo(json.dumps(gating.as_json(verdict), indent=1, allow_nan=False))
+    else:
+        for line in gating.text(verdict):
+            typer.echo(line)
+    if report:
+        store.write(folder / gating.APPETITE, appetite.read_text(encoding="utf-8"))
+        typer.echo(f"Report: {reports.write(folder)}", err=as_json)
+    return verdict.exit_code
+
+
 def tuned(
     document: dict[str, Any],
     risk: Risk,

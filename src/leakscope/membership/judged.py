@@ -22,6 +22,7 @@ from leakscope.referee import play
 from leakscope.rng import seeded
 
 RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
+SURER = 0.999  # for who holds several limits against one audit
 Seen = Literal["uploads", "sum", "broadcast"]
 
 
@@ -120,6 +121,10 @@ def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:
     each = {name: [measure(t) for t in transcripts] for name, measure in measures.items()}
     return {
         "estimates": {name: asdict(_mean(found)) for name, found in each.items()},
+        "sure": {
+            name: asdict(_mean([measure(t, level=SURER) for t in transcripts]))
+            for name, measure in (("auroc", auroc), ("tpr_at_1%", tpr_at_fpr))
+        },
         "deviation": {name: _deviation([one.value for one in found]) for name, found in each.items()},
         "clients": len(transcripts),
         "roc": _mean_roc(transcripts),
