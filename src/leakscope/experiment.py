@@ -174,6 +174,8 @@ def run(
 def _guarded(cell: Cell, seed: int, records: Dataset | None, trusted: Iterable[str]) -> dict[str, Any]:
     """What a guard's representations are worth, and what is found in them."""
     audit: GuardAudit = construct(cell.game, "audit", trusted=trusted)
+    if any(secret == "membership" for secret, _, _ in audit.asked()):  # none is member and non-member at once
+        records = (dataset(cell.data) if records is None else records).distinct()
     parts = _split(cell, seed, records)
     found = audit.run(
         parts.train, parts.test, parts.public, trials=cell.trials, rehearsals=cell.rehearsals, seed=seed

@@ -109,9 +109,10 @@ class GuardAudit:
     def run(
         self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
     ) -> dict[str, Any]:
-        """Everything that is asked. Records come as they are and are scaled by those the guard is trained on,
-        pictures left alone; the scaling is kept with the encoder."""
-        scaling = statistics(train) if train.x.dim() == 2 else None
+        """Everything that is asked. Records come as they are and are scaled by those the guard is trained on;
+        pictures, and records of nothing but 0 and 1, are left alone. The scaling is kept with the encoder."""
+        marks = bool(((train.x == 0) | (train.x == 1)).all())
+        scaling = statistics(train) if train.x.dim() == 2 and not marks else None
         if scaling:
             train, test, public = (part.standardised(train) for part in (train, test, public))
         others, public = self._references(public, seed)

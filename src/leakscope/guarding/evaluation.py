@@ -150,9 +150,10 @@ def evaluated(
     ``attacks`` in place of the usual ones; ``label_aware`` says that the guard's own network takes the
     label; ``epochs`` are those of plain training, beside which the guard stands.
     """
-    encoder = guarded.encoder
+    encoder = released(guarded.encoder, trial)
+    guarded = replace(guarded, encoder=encoder)
     wanted = tuple(attacks) if attacks is not None else suited(trial.secret, encoder)
-    found = {"utility": utility(encoder, trial), **judged(encoder, trial, wanted)}
+    found = {"utility": utility(encoder, trial, _own(encoder, trial)), **judged(encoder, trial, wanted)}
     found["stale"] = _stale(guarded, trial, label_aware=label_aware)
     if not encoder.perturbation.silent:
         found["attacks"] += [
@@ -202,10 +203,10 @@ def suited(secret: Secret, encoder: Encoder) -> tuple[Attack, ...]:
     return tuple(a for a in ATTACKS[secret] if encoder.head is not None or not isinstance(a, needs_head))
 
 
-def utility(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int = 200) -> Json:
-    """The task on test records: by a fresh head, trained on the representations of the training records
-    until a fifth of them, held back, no longer gains, and by the guard's own, if it has one."""
-    train, test, rng = trial.train, trial.test, seeded(trial.seed, "utility")
+def fresh_head(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int = 200) -> nn.Module:
+    """A head trained on the representations of the training records until a fifth of them, held back, no
+    longer gains."""
+    train, rng = trial.train, seeded(trial.seed, "utility")
     drawn = [encoder(train.x, rng=rng) for _ in range(1 if encoder.perturbation.silent else DRAWS)]
     r = drawn[0]
     mean, std = r.mean(0), r.std(0, correction=0).clamp(min=1e-6)
@@ -217,16 +218,42 @@ def utility(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int = 
     head = converged(
         head, own, other, F.cross_entropy, rng, rate=1e-3, batch=128, patience=patience, epochs=epochs
     )
+    return nn.Sequential(_Scaled(mean, std), head)
+
+
+class _Scaled(nn.Module):
+    """Representations as a fresh head takes them."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, r: torch.Tensor) -> torch.Tensor:
+        return (r - self.mean) / self.std
+
+
+def utility(encoder: Encoder, trial: Trial, head: nn.Module | None = None) -> Json:
+    """The task on test records by a ``head``, a fresh one if it is not given, and by the guard's own."""
+    head = fresh_head(encoder, trial) if head is None else head
+    train, test = trial.train, trial.test
     shown = encoder(test.x, key=trial.seed + 1)
-    found: Json = {
-        "majority": majority(test.y),
-        "fresh": _worth(head((shown - mean) / std), test),
-        "own": None,
-    }
+    found: Json = {"majority": majority(test.y), "fresh": _worth(head(shown), test), "own": None}
     if encoder.head is not None:
         found["own"] = _worth(encoder.head(shown), test)
         found["trained"] = asdict(accuracy(encoder.logits(train.x, key=trial.seed + 1), train.y))
     return found
+
+
+def released(encoder: Encoder, trial: Trial) -> Encoder:
+    """The encoder with the head it is released with: where members are to be hidden what a head gives away
+    counts, so the utility must be that same head's."""
+    if trial.secret != "membership" or encoder.head is not None:
+        return encoder
+    return replace(encoder, head=fresh_head(encoder, trial))
 
 
 def balanced_accuracy(transcript: Transcript, *, level: float = 0.95) -> Estimate:
@@ -278,7 +305,12 @@ def _stale(guarded: Guarded, trial: Trial, *, label_aware: bool) -> Json | None:
 
 def _baseline(name: str, encoder: Encoder, trial: Trial, attacks: Sequence[Attack]) -> Json:
     wanted = [a for a in attacks if not isinstance(a, Decensored)]  # these are not censored
-    return {"baseline": name, "utility": utility(encoder, trial), **judged(encoder, trial, wanted)}
+    worth = utility(encoder, trial, _own(encoder, trial))
+    return {"baseline": name, "utility": worth, **judged(encoder, trial, wanted)}
+
+
+def _own(encoder: Encoder, trial: Trial) -> nn.Module | None:
+    return encoder.head if trial.secret == "membership" else None
 
 
 def _raw() -> Encoder:
