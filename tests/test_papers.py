@@ -33,7 +33,7 @@ def measures(cell) -> set[str]:
         judged = list(construct(cell.game, "audit").asked())
         assert len(judged) == 1
         measures = ("success_rate", "auroc", "ssim", "psnr")
-        names = ("strongest", "stale", "Inversion, 1 draws", "Decoder, 1 draws")
+        names = ("strongest", "stale", "Inversion", "Decoder")
         return {"utility", *(f"{name} {measure}" for name in names for measure in measures)}
     if localises(cell):
         return layered(construct(cell.game, "audit"))

@@ -134,7 +134,8 @@ def _hidden(judged: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         prefix = f"{one['column'] or one['secret']} " if len(judged) > 1 else ""
         named[f"{prefix}utility"] = one["utility"]["fresh"]["accuracy"]
         entries = [("strongest", a) for a in one["attacks"] if a["chosen"]]
-        entries += [(f"{a['name']}, {a['queries']} draws", a) for a in one["attacks"]]
+        several = {a["queries"]: f", {a['queries']} draws" for a in one["attacks"] if a["queries"] > 1}
+        entries += [(f"{a['name']}{several.get(a['queries'], '')}", a) for a in one["attacks"]]
         entries += [("stale", one["stale"])] if one["stale"] else []
         for name, entry in entries:
             named |= {f"{prefix}{name} {measure}": e for measure, e in entry["estimates"].items()}
@@ -189,7 +190,7 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
-    least, most = (-math.inf, math.inf) if _named(first) else (0.0, _most(measure))
+    least, most = _limits(measure)
     mean = over_seeds(each, least=least, most=most, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
     cell = first["cell"]
@@ -218,10 +219,18 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     }
 
 
-def _most(measure: str) -> float:
-    """The largest value a measure can have."""
+UNLIMITED = ("information", "original", "distance", "sensitivity", "gradient)", "psnr", "mse")
+
+
+def _limits(measure: str) -> tuple[float, float]:
+    """The smallest and the largest value a measure can have."""
     ratios = {"plr_at_1%": 100.0, "plr_at_2%": 50.0, "plr_at_5%": 20.0}
-    return math.inf if measure in EPSILONS else ratios.get(measure.rpartition(" ")[2], 1.0)
+    if measure in EPSILONS:
+        return 0.0, math.inf
+    if measure.endswith(UNLIMITED):
+        return -math.inf, math.inf
+    least = -1.0 if measure.endswith(("correlation", "SSIM", "ssim")) else 0.0
+    return least, ratios.get(measure.rpartition(" ")[2], 1.0)
 
 
 def record(number: str, results: Sequence[store.Result], *, quick: bool) -> Path:
@@ -254,7 +263,9 @@ def rows(
     differs is said once for every cell."""
     wanted, lines, said = set(figures), [], ""
     for entry in found:
-        always = entry["measure"].endswith(("auroc", "epsilon_gaussian", "plr_at_1%", "information"))
+        always = entry["measure"].endswith(
+            ("auroc", "epsilon_gaussian", "plr_at_1%", "information", "utility")
+        )
         shown = entry["published"] is not None or always or all_measures
         if not shown or (wanted and not wanted & set(entry["figure"])):
             continue
