@@ -117,6 +117,7 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
         drop=[],
         lams=[0.0, 0.5],
         settings={"loss": "mmd"},
+        width=8,
         train=None,
         public=None,
         trials=100,
@@ -140,7 +141,7 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
 )
 def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):
     options = {
-        "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "settings": {},
+        "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "settings": {}, "width": 8,
         "train": None, "public": None, "trials": 100, "rehearsals": 100, "seeds": 1, "folder": tmp_path,
     } | changes  # fmt: skip
     if words is None:

@@ -289,7 +289,7 @@ def guard(
             "Weight of privacy, 0 (plain training) to 1; can be repeated for a curve.",
             "--lambda",
             metavar="X",
-            show_default="0 and 0.75",
+            show_default="0 and 0.5",
         ),
     ] = None,
     loss: Annotated[
@@ -302,7 +302,10 @@ def guard(
     ] = "mmd",
     noise: Annotated[
         float, options.number("Standard deviation of noise on the normed representation; 0: none.")
-    ] = 1.0,
+    ] = 0.5,
+    width: Annotated[
+        int, options.count("Numbers in the representation of a table's record: the fewer, the less is left.")
+    ] = 8,
     utility: Annotated[
         str,
         options.option(
@@ -353,7 +356,8 @@ def guard(
         secret=secret,
         against=against,
         drop=drop or [],
-        lams=lam if lam is not None else [0.0, 0.75],
+        lams=lam if lam is not None else [0.0, 0.5],
+        width=width,
         settings=settings,
         train=train,
         public=public,
@@ -392,7 +396,7 @@ def encode(
     no private column. Records that are encoded again must have the same key: fresh draws can be averaged.
 
     \b
-    leakscope encode adult guard-adult/encoder-0.75 -o shared.npz
+    leakscope encode adult guard-adult/encoder-0.5 -o shared.npz
     """
     from leakscope import guard_audits
 

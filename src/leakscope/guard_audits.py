@@ -31,6 +31,7 @@ def requested(
     drop: Sequence[str],
     lams: Sequence[float],
     settings: Table,
+    width: int,
     train: int | None,
     public: int | None,
     trials: int,
@@ -55,7 +56,8 @@ def requested(
             table = table | {"without": [*table.get("without", ()), column]}
     guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
     guard |= {"column": column} if column else {}
-    guard |= {"encoder": {"name": "ImageEncoder"}} if records.x.dim() == 4 else {}
+    table_encoder = {"name": "TableEncoder", "widths": [64, width]}
+    guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
     cells = [
         {
             "id": f"lambda {lam:g}",
