@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakscope import GuardAudit, Inf2Guard, TableEncoder, load_encoder
+from leakscope import Column, Dataset, GuardAudit, Inf2Guard, TableEncoder, load_encoder
 from leakscope.data import synthetic
 from leakscope.errors import ArgumentError, DataError
 from leakscope.experiment import run
@@ -86,9 +86,58 @@ def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved
         encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
     monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: narrow)
-    with pytest.raises(DataError, match="the encoder takes"):
+    with pytest.raises(DataError, match="other categories or another place"):
         encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3, labels=True)
     assert not (tmp_path / "other.npz").exists()
+
+
+def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path):
+    cities = ("athens", "berlin", "cairo")
+
+    def table(values: tuple[str, ...]) -> Dataset:
+        codes = torch.arange(300) % 3
+        x = torch.nn.functional.one_hot(codes, 3).float()
+        column = Column("city", 0, 3, values, standardised=False)
+        return Dataset(x, codes % 2, {"group": torch.arange(300) // 2 % 2}, columns=(column,), name="towns")
+
+    guard = Inf2Guard(column="group", epochs=1, encoder=TableEncoder((4,)))
+    audit = GuardAudit(guard, baselines=False, save=str(tmp_path / "encoder"))
+    parts = [table(cities).take(torch.arange(100 * i, 100 * i + 100)) for i in range(3)]
+    audit.run(*parts, trials=60, rehearsals=60, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "leakscope.guard_audits.experiment.dataset", lambda _: table(("berlin", "cairo", "delhi"))
+        )
+        with pytest.raises(DataError, match="'city' has other categories"):
+            encoded(
+                "synthetic",
+                tmp_path / "encoder",
+                tmp_path / "r.npz",
+                label=None,
+                secret=None,
+                key=0,
+                labels=False,
+            )
+
+
+def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
+    guard = GUARD | {"perturbation": "gaussian", "scale": 1000.0, "normed": True}
+    found = run(cell(guard=guard), 0, records=synthetic(records=1_200))
+    (judged,) = found["guarding"]["judged"]
+    assert 0.5 <= judged["guarantee"]["bound"] < 0.8
+    assert judged["guarantee"]["entropy"]["value"] > 0.6
+
+
+def test_the_stale_network_speaks_of_its_own_secret_only():
+    records = synthetic(records=1_200)
+    other = torch.arange(1_200) % 3
+    records = dataclasses.replace(records, private={**records.private, "other": other})
+    encoder = {"name": "TableEncoder", "widths": [8]}
+    guards = [GUARD | {"encoder": encoder}, GUARD | {"column": "other", "encoder": encoder}]
+    found = run(cell(guard={"name": "Guards", "guards": guards}), 0, records=records)
+    first, second = found["guarding"]["judged"]
+    assert (first["column"], second["column"]) == ("group", "other")
+    assert second["stale"] is None
 
 
 def test_members_are_hidden_from_records_the_guard_has_not_seen():

@@ -276,6 +276,20 @@ def test_correlations_are_those_of_scipy_and_width_is_shown_beside():
     assert held["subspace distance beats random splits there"].value == 0
 
 
+def test_a_peak_of_neighbours_counts_for_each_of_them_and_a_tie_for_none():
+    def found(values):
+        rows = {name: {"information": {"value": v}} for name, v in values.items()}
+        latent = [{"layers": rows, "subspace": {}, "two_sample": {}}]
+        kinds = [("c", "convolution"), ("f", "linear"), ("g", "linear")]
+        layers = [{"name": name, "kind": kind} for name, kind in kinds]
+        return {"latent": latent, "layers": layers, "original": None, "sensitivity": None}
+
+    claim = "latent peak at the first classifier layer"
+    assert claims(found({"c+f": 0.3, "f+g": 0.1}))[claim].value == 1
+    assert claims(found({"c": 0.3, "f": 0.1, "g": 0.0}))[claim].value == 0
+    assert claims(found({"c": 0.0, "f": 0.0, "g": 0.0}))[claim].value == 0
+
+
 def test_the_trend_is_a_line_through_points_on_a_line():
     x = [0, 1, 2, 3, 4, 5]
     assert lowess(x, [2 * v + 1 for v in x]) == pytest.approx([2 * v + 1 for v in x])

@@ -277,3 +277,11 @@ def test_no_matrix_at_all_one_person_and_unlike_features_are_refused():
         two_sample(torch.ones(3, 2), torch.ones(3, 2), rng=seeded(0))
     with pytest.raises(ArgumentError, match="must be finite"):
         two_sample(noise(3, (2,)) * math.nan, noise(3, (2,)), rng=seeded(0))
+
+
+def test_two_square_layers_of_full_rank_are_no_distance_apart_and_no_evidence():
+    rng = torch.Generator().manual_seed(0)
+    layers = [{"w": torch.randn(40, 8, 8, generator=rng, dtype=torch.float64) + 5 * i} for i in range(2)]
+    found = subspace_distance(*layers, splits=20, rng=rng)["w"]
+    assert found.estimate.value == 0
+    assert found.p == 1

@@ -14,6 +14,7 @@ from leakscope import experiment, store
 from leakscope.audits import SECRETS, present, source, stem
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
+from leakscope.guarding.audit import described_columns
 from leakscope.guards.encoder import load_encoder
 
 Table = dict[str, Any]
@@ -97,9 +98,17 @@ def encoded(
         raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
     table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
     records = experiment.dataset(table)
-    known = set(encoder.about.get("columns", ()))
+    wanted = [list(column) for column in encoder.about.get("columns", ())]
+    known = {column[0] for column in wanted}
     left_out = [column.name for column in records.columns if column.name not in known]
     records = records.without(*left_out) if known and left_out else records
+    found = described_columns(records)
+    if wanted != found:
+        differing = next((c[0] for c in (*wanted, *found) if c not in wanted or c not in found), "order")
+        raise DataError(
+            f"{data}: column {differing!r} has other categories or another place than in the records the "
+            f"encoder was trained on; give the same columns with the same values."
+        )
     shape = tuple(encoder.about["shape"])
     if tuple(records.x.shape[1:]) != shape:
         raise DataError(

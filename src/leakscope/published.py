@@ -108,7 +108,11 @@ def entries(results: Sequence[store.Result], *, quick: bool) -> list[Entry]:
     for result in results:
         if {"estimates", "audit", "membership", "localisation", "guarding"} & set(result):
             cells.setdefault(result["cell"]["id"], []).append(result)
-    return [_entry(runs, measure, quick) for runs in cells.values() for measure in _measures(runs[0])]
+    found = []
+    for runs in cells.values():
+        for measure in dict.fromkeys(measure for run in runs for measure in _measures(run)):
+            found.append(_entry([run for run in runs if measure in _measures(run)], measure, quick))
+    return found
 
 
 def _measures(result: store.Result) -> tuple[str, ...]:
@@ -190,6 +194,9 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     raw = None
     if measure == "advantage":
         raw = [untruncated(run["estimates"]["success"]["value"], run["guessing"]) for run in runs]
+    elif measure.endswith(" advantage"):
+        rate = measure.removesuffix("advantage") + "success_rate"
+        raw = [untruncated(_estimate(run, rate).value, _guessing(run, measure)) for run in runs]
     least, most = _limits(measure)
     mean = over_seeds(each, least=least, most=most, raw=raw)
     values = [round(estimate.value, 4) for estimate in each]
@@ -210,13 +217,22 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
         "method": mean.method,
         "values": values,
         "seeds": [run["seed"] for run in runs],
-        "guessing": round(sum(run.get("guessing", 0.0) for run in runs) / len(runs), 4),
+        "guessing": round(sum(_guessing(run, measure) for run in runs) / len(runs), 4),
         "published": theirs,
         "covers": None if theirs is None else mean.low <= theirs <= mean.high,
         "scaled": "; ".join(scaled),
         "keys": [run["key"] for run in runs],
         "versions": first["versions"],
     }
+
+
+def _guessing(run: store.Result, measure: str) -> float:
+    """How often guessing is right in the game that a measure is of; 0 where there is nothing to guess."""
+    for one in run.get("guarding", {}).get("judged", ()):
+        prefix = f"{one['column'] or one['secret']} " if len(run["guarding"]["judged"]) > 1 else ""
+        if measure.startswith(prefix) and not measure.endswith("utility"):
+            return float(one["majority"] or 0.0)
+    return float(run.get("guessing", 0.0))
 
 
 UNLIMITED = ("information", "original", "distance", "sensitivity", "gradient)", "psnr", "mse")

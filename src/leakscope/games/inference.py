@@ -26,8 +26,8 @@ class Inference:
     inference). ``known`` names columns of which the adversary is given the batch's mean
     (``"*"``: all but the secret); a batch of one is a partially known record.
 
-    ``balanced`` gives every batch each label of the task equally often, whatever the secret, so that
-    labels cannot tell it (paper 001). ``others`` records of any value, the secret's or not, are mixed
+    ``balanced`` gives every batch each label of the task as often as its size allows, whatever the secret,
+    so that labels cannot tell it (paper 001). ``others`` records of any value, the secret's or not, are mixed
     into every batch, as other clients' are by aggregation.
     """
 

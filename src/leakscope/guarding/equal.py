@@ -13,7 +13,7 @@ from leakscope.dataset import Dataset
 from leakscope.errors import require
 from leakscope.games import Membership
 from leakscope.guarding.audit import Guard
-from leakscope.guarding.evaluation import Trial, judged, suited, utility
+from leakscope.guarding.evaluation import Trial, judged, released, suited, utility
 from leakscope.guards.encoder import Encoder
 from leakscope.rng import seeded
 
@@ -48,7 +48,7 @@ def tuned(
         if to == "utility":
             found = utility(encoder, replace(rehearsed, train=trial.train))
             return Estimate(**found["fresh"]["accuracy"])
-        return strength(encoder, rehearsed, attacks)
+        return strength(released(encoder, replace(rehearsed, train=trial.train)), rehearsed, attacks)
 
     tried = halved(measured, values, target)
     best = min(tried, key=lambda value: abs(tried[value].value - target))

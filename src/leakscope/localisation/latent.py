@@ -169,7 +169,7 @@ def _sides(game: Inference, channel: GradientChannel, by: str | None, rng: torch
         [data.y == label for label in data.y.unique()] if game.balanced else [torch.ones_like(data.y) > 0]
     )
     pools = [[(side & label).nonzero()[:, 0] for label in labels] for side in sides]
-    each = [min(len(a), len(b), room // len(labels)) for a, b in zip(*pools, strict=True)]
+    each = [min(len(a), len(b), max(1, room // len(labels))) for a, b in zip(*pools, strict=True)]
     return [
         torch.cat([p[torch.randperm(len(p), generator=rng)[:n]] for p, n in zip(side, each, strict=True)])
         for side in pools

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -17,6 +18,7 @@ from leakscope.localisation.latent import Found, Groups, attacked
 from leakscope.rng import fork, seeded
 
 Victim = Callable[[Defense], tuple[GradientChannel, Estimate]]  # trained under a defense; its accuracy
+LITTLE = 0.02  # of certainty, in the adversary's rehearsal
 RATIO = 4.0  # of the noise's norm to the layer's own gradient
 
 
@@ -32,7 +34,8 @@ def kept_local(
     rng: torch.Generator,
 ) -> Iterator[tuple[tuple[str, ...], Found]]:
     """What is left when the most telling layer is kept local, then the two most telling, and so on, until
-    the interval includes nothing or one layer remains. The order is that of the adversary's rehearsal."""
+    the adversary's rehearsal finds next to nothing or one layer remains. Both the order and the end are those
+    of the rehearsal, so that the trials that are reported choose neither."""
     order = sorted(layers, key=lambda layer: -alone[layer].gain)
     for n in range(1, len(order)):
         rest = {
@@ -40,7 +43,7 @@ def kept_local(
         }
         left = attacked(game, knowledge, channel, rest, family, trials=trials, rng=fork(rng, 1)[0])[""]
         yield tuple(layer for layer in layers if layer in order[:n]), left
-        if left.information.low <= 0:
+        if left.gain <= LITTLE * math.log(len(game.chances)):
             return
 
 
@@ -68,6 +71,8 @@ def protected(
         return attacked(game, known, channel, None, family, trials=trials, rng=rng)[""]
 
     rows = [_row("none", (), game, audited(channel, "none"), accuracy)]
+    if len(layers) < 2:  # nothing would be left to release
+        return rows
     local: tuple[str, ...] = ()
     steps = kept_local(
         game,

@@ -87,7 +87,9 @@ def claims(found: Mapping[str, Any]) -> dict[str, Estimate]:
     names = [layer["name"] for layer in found["layers"]]
     dense = next((layer["name"] for layer in found["layers"] if layer["kind"] == "linear"), None)
     peaks = [_peak({n: row["information"] for n, row in s["layers"].items()}) for s in found["latent"]]
-    cases = {"latent peak at the first classifier layer": [peak == dense for peak in peaks if peak]}
+    cases = {
+        "latent peak at the first classifier layer": [dense in (peak or "").split("+") for peak in peaks]
+    }
     inside = [secret["subspace"][dense]["p"] for secret in found["latent"] if dense in secret["subspace"]]
     cases["subspace distance beats random splits there"] = [p <= RARE for p in inside]
     if found["original"]:
@@ -99,7 +101,7 @@ def claims(found: Mapping[str, Any]) -> dict[str, Estimate]:
 
 
 def _peak(estimates: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """The name of the largest; None where all are equal."""
+    """The name of the largest; None where all are equal, and no layer peaks."""
     values = {name: estimate["value"] for name, estimate in estimates.items()}
     return max(values, key=lambda name: values[name]) if len(set(values.values())) > 1 else None
 

@@ -84,10 +84,11 @@ def subspace_distance(
     """Layer by layer, the distance between the column spaces of two mean gradients (equations 12 and 13).
 
     ``layers0`` and ``layers1`` are gradients of single records without and with the attribute. A layer's
-    weight is taken as a matrix of its outputs, stood upright (a wide one spans everything); the bias has
-    no subspace, and a layer without a matrix is left out with a warning. Singular values below 1e-6 of the
-    largest are cut, and as many leading directions compared as the smaller of both ranks; with ``energy``
-    only those that hold this share of the squared singular values.
+    weight is taken as a matrix of its outputs, stood upright: a wide one spans everything, and so does a
+    square one of full rank, whose distance is 0. The bias has no subspace, and a layer without a matrix is
+    left out with a warning. Singular values below 1e-6 of the largest are cut, and as many leading
+    directions compared as the smaller of both ranks; with ``energy`` only those that hold this share of the
+    squared singular values.
 
     The null moves people to random sides, all records of a person together; without people every record
     is one. Interval: the raw distance and the spread of a bootstrap over people, normal. It does not
@@ -214,7 +215,8 @@ def _distances(
         for pair in zip(*(mean.unflatten(1, (height, -1)) for mean in means), strict=True):
             bases = [_basis(matrix, energy) for matrix in pair]
             k = min(basis.shape[1] for basis in bases)
-            angles = subspace_angles(*(basis[:, :k] for basis in bases)) if k else np.zeros(0)
+            whole = k == bases[0].shape[0]  # both span everything: not even rounding is between them
+            angles = np.zeros(k) if whole or not k else subspace_angles(*(basis[:, :k] for basis in bases))
             found.append(METRICS[metric](angles))
             ranks.append(k)
     return torch.tensor(found, dtype=torch.float64), ranks

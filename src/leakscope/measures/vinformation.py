@@ -47,7 +47,8 @@ def v_information(
 
     A lower estimate: no attack is sure to be the best of its family. V-information is never negative, since
     a family may ignore the release, but its estimate can be, and is reported as it is. Interval: the
-    bootstrap's percentiles over trials."""
+    bootstrap's percentiles over trials, for one victim and its records: that trials share people, and what
+    another victim would give, is not in it. An adversary who guesses has no width."""
     require(0 < level < 1, "v_information.level", "between 0 and 1", level)
     if transcript.secrets.dim() > 1:
         gains, most = _original(transcript, baseline), MOST
@@ -93,10 +94,13 @@ def _calibrated(transcript: Transcript, people: Tensor | None) -> Tensor:
     spread = x.std(0)
     x = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
     if people is None:
-        folds = StratifiedKFold(min(5, int(np.bincount(y)[np.unique(y)].min())), shuffle=True, random_state=0)
-        parts = folds.split(x, y)
+        count = min(5, int(np.bincount(y)[np.unique(y)].min()))
+        require(count >= 2, "v_information's trials", "at least 2 of every value, to calibrate", count)
+        parts = StratifiedKFold(count, shuffle=True, random_state=0).split(x, y)
     else:
-        parts = GroupKFold(5).split(x, y, people.numpy())
+        count = min(5, len(people.unique()))
+        require(count >= 2, "v_information.people", "at least 2 different people", count)
+        parts = GroupKFold(count).split(x, y, people.numpy())
     found = np.zeros((len(y), m))
     for fitted, held in parts:
         model = LogisticRegression(C=10.0, max_iter=1_000).fit(x[fitted], y[fitted])
