@@ -31,7 +31,7 @@ def measures(cell) -> set[str]:
     """What a result of the cell can be compared by."""
     if guards(cell):
         judged = list(construct(cell.game, "audit").asked())
-        assert len(judged) == 1
+        assert len(judged) == 1 or not cell.published
         measures = ("success_rate", "auroc", "ssim", "psnr")
         names = ("strongest", "stale", "Inversion", "Decoder")
         return {"utility", *(f"{name} {measure}" for name in names for measure in measures)}
