@@ -204,9 +204,8 @@ def _entry(runs: Sequence[store.Result], measure: str, quick: bool) -> Entry:
     theirs = cell["published"].get(measure)
     scaled = [cell["note"]] if cell["note"] else []
     if quick:
-        scaled.append(
-            f"quick: {cell['rounds']} rounds, {cell['trials']} trials, {cell['rehearsals']} rehearsals"
-        )
+        rounds = "" if "guarding" in first else f"{cell['rounds']} rounds, "
+        scaled.append(f"quick: {rounds}{cell['trials']} trials, {cell['rehearsals']} rehearsals")
     return {
         "cell": cell["id"],
         "figure": cell["figure"],
