@@ -67,7 +67,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_claims():
         played = Transcript(torch.as_tensor(secrets), posterior(values), HALVES)
         found = v_information(played, calibrate=False)
         hits += found.low <= truth() <= found.high
-    assert hits >= stats.binom.ppf(1e-4, runs, 0.93)
+    assert hits >= stats.binom.ppf(1e-4, runs, 0.95)
 
 
 def test_nothing_is_found_in_scores_of_nothing_and_certainty_is_the_priors_entropy():
