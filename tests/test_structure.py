@@ -123,7 +123,7 @@ def test_nothing_is_unpickled_and_nothing_swallowed():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_nothing_prints_or_logs_below_the_command_line(path):
-    if path.name == "cli.py":
+    if path.parent.name == "cli":
         return
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
