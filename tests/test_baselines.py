@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import sys
@@ -32,9 +33,10 @@ from leakscope.guards.baselines import (
     gaussian_information,
 )
 from leakscope.guards.batches import Seen
-from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, quiet
+from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, _Told, _Whole, quiet
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
-from leakscope.guards.inf2guard import Inf2Guard
+from leakscope.guards.inf2guard import Inf2Guard, protection
+from leakscope.guards.losses import mean_distance
 from leakscope.guards.membership_baselines import (
     AdvReg,
     Balanced,
@@ -186,19 +188,90 @@ def test_of_equal_parameters_no_more_go_than_the_share():
 def test_a_step_of_dp_sgd_is_the_sum_of_clipped_gradients_over_the_expected_batch():
     guard = DPSGDGuard(clip=0.05, noise=0.0, plain=PLAIN)
     data = table(64)
-    source, made, _ = begun(PLAIN, data, seeded(3), others=data)
+    _, made, _ = begun(PLAIN, data, seeded(3), others=data)
     with quiet():
-        model, optimiser, batches = guard._private(PrivacyEngine(), source, made)
-        x, y = next(iter(batches))
-        start = {name: w.detach().clone() for name, w in model._module.named_parameters()}
-        _step(model, optimiser, x, y)
-    taken = {name: w.grad.clone() for name, w in model._module.named_parameters()}
-    each = per_record(model.to_standard_module(), start, x, y)
+        whole, records = _Whole(made, data), guard.records(data)
+        model, optimiser, batches = guard._private(PrivacyEngine(), whole, records, made)
+        batch = next(iter(batches))
+        start = {f"whole.{name}": w.detach().clone() for name, w in model._module.named_parameters()}
+        _step(model, optimiser, batch)
+    taken = {f"whole.{name}": w.grad.clone() for name, w in model._module.named_parameters()}
+    each = per_record(_Logits(model.to_standard_module()), start, *batch[:2])
     norms = torch.stack([g.flatten(1).square().sum(1) for g in each.values()]).sum(0).sqrt()
     assert float(norms.min()) > 0.05  # so that every record is clipped
     for name, slope in taken.items():
         clipped = each[name] * (0.05 / norms).view(-1, *[1] * (each[name].dim() - 1))
         assert torch.allclose(slope, clipped.sum(0) / 32, rtol=1e-4, atol=1e-8)
+
+
+class _Logits(nn.Module):
+    """The head's logits alone."""
+
+    def __init__(self, whole: nn.Module) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.whole(x)[1]
+
+
+def test_a_guarded_step_of_dp_sgd_clips_every_records_gradient_of_both_losses_together():
+    secret = Inf2Guard("attribute", "sex", lam=0.4, steps=1, loss="prior", hidden=(4,))
+    guard = DPSGDGuard(clip=0.02, noise=0.0, plain=PLAIN, guard=secret)
+    data = table(64)
+    _, made, private = begun(PLAIN, data, seeded(3), others=data)
+    net = protection(secret, data, (6,), private, head=True)
+    made = replace(made, protections=(net,), weights=(1.0,), lam=0.4)
+    whole, adversary = copy.deepcopy(_Whole(made, data)), copy.deepcopy(net.net)
+    with quiet():
+        engine, records = PrivacyEngine(), guard.records(data)
+        model, optimiser, batches = guard._private(engine, _Whole(made, data), records, made)
+        told = _Told(guard, engine, records, made, 0.0)
+        told.learn = lambda: None  # the network stays where it is: its own step is another's business
+        batch = next(iter(batches))
+        _step(model, optimiser, batch, told)
+    expected = [torch.zeros_like(w) for w in whole.parameters()]
+    for x, y, _ in zip(*batch, strict=True):
+        r, logits = whole(x[None])
+        spread = -(adversary(r).log_softmax(1)[0] @ net.prior)
+        lost = 0.6 * torch.nn.functional.cross_entropy(logits, y[None]) + 0.4 * spread
+        slopes = torch.autograd.grad(lost, [*whole.parameters()])
+        norm = torch.cat([slope.flatten() for slope in slopes]).norm()
+        assert float(norm) > 0.02  # so that every record is clipped
+        expected = [total + slope * 0.02 / norm / 32 for total, slope in zip(expected, slopes, strict=True)]
+    for weight, slope in zip(model._module.parameters(), expected, strict=True):
+        assert torch.allclose(weight.grad, slope, rtol=1e-4, atol=1e-8)
+
+
+def test_the_steps_of_a_guards_network_are_counted_too():
+    secret = Inf2Guard("attribute", "sex", lam=0.5, steps=2, hidden=(4,))
+    plain = replace(PLAIN, epochs=4, batch=40)
+    both = DPSGDGuard(noise=2.0, plain=plain, guard=secret)(table(40), seeded(0), others=table(8))
+    exact = gaussian_epsilon(math.sqrt(4 * 3) / 2.0, 1e-5)  # 4 steps of the encoder, 8 of the network
+    assert exact <= both.encoder.about["epsilon"] <= exact + 0.02
+    assert both.privacy is not None
+    asked = DPSGDGuard(epsilon=3.0, plain=plain, guard=secret)(table(40), seeded(0), others=table(8))
+    assert 2.9 < asked.encoder.about["epsilon"] <= 3.0
+
+
+def test_a_guard_with_dp_sgd_hides_what_dp_sgd_alone_shows():
+    def joined(seed: int) -> Dataset:  # the task needs the secret's number too
+        data = table(800, seed)
+        return replace(data, y=(data.x[:, 0] + data.x[:, 1] > 0).long())
+
+    secret = Inf2Guard("attribute", "sex", lam=0.9, steps=2, hidden=(16,))
+    plain = Unguarded(encoder=TableEncoder((16, 6)), head=(4,), epochs=15, batch=64, rate=0.01)
+    fresh, shares = joined(1), []
+    for one in (None, secret):
+        encoder = DPSGDGuard(noise=0.0, plain=plain, guard=one)(joined(0), seeded(0)).encoder
+        r = encoder(fresh.x)
+        shares.append(float(mean_distance(r, fresh.secret("sex")) / r.var(0).sum()))
+    assert shares[1] < 0.5 * shares[0]
+
+
+def test_a_guard_that_joins_records_has_no_gradient_to_clip():
+    with pytest.raises(ArgumentError, match="by a loss of single records"):
+        DPSGDGuard(plain=PLAIN, guard=Inf2Guard("attribute", "sex", loss="mmd"))
 
 
 def test_epsilon_is_that_of_gaussian_noise_where_every_step_sees_all_records():

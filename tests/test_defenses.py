@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from leakscope import (
@@ -21,6 +22,7 @@ from leakscope import (
     GradientChannel,
     Inference,
     Knowledge,
+    LaplaceNoise,
     Linear,
     Noise,
     NoiseAware,
@@ -335,3 +337,10 @@ def test_knowing_the_noise_beats_not_knowing_it():
     aware = auroc(play(game, channel, NoiseAware(components=5), knowledge, trials=1_500, rng=seeded(21)))
     pooled = auroc(play(game, channel, Posterior(RandomForest(50)), knowledge, trials=1_500, rng=seeded(21)))
     assert aware.low > pooled.high
+
+
+def test_laplace_noise_is_laplace():
+    layers = {"w": torch.zeros(1, 20_000)}
+    drawn = LaplaceNoise(0.3).release(layers, None, seeded(0), batch=1)["w"][0]
+    assert stats.kstest(drawn.numpy(), stats.laplace(scale=0.3 / 2**0.5).cdf).pvalue > 0.01
+    assert LaplaceNoise(0.0).release(layers, None, seeded(0), batch=1) is layers

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from leakscope import Column, Dataset, GuardAudit, Inf2Guard, TableEncoder, load_encoder
+from leakscope import (
+    AdvReg,
+    Column,
+    Dataset,
+    GuardAudit,
+    ImageEncoder,
+    Inf2Guard,
+    NeuGuard,
+    TableEncoder,
+    Unguarded,
+    load_encoder,
+)
 from leakscope.data import synthetic
 from leakscope.errors import ArgumentError, DataError
 from leakscope.experiment import run
@@ -185,6 +199,9 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
     [
         ({"against": "membership"}, "--secret is a column"),
         ({"secret": "nosuch"}, "has no private column"),
+        ({"shadows": 4}, "--shadows is for --against membership"),
+        ({"shown": True}, "--show-reconstructions is for pictures"),
+        ({"dimensions": 4}, "--dimensions must be 2 or 3"),
     ],
 )
 def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):
@@ -201,3 +218,66 @@ def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
         GuardAudit(lambda data, rng, others=None: None)
     secret, column, _ = next(GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked())
     assert (secret, column) == ("attribute", "sex")
+
+
+def test_records_are_shown_only_if_that_is_asked_for_and_are_those_of_the_game():
+    x = torch.rand(90, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    parts = [Dataset(x[i::3], torch.arange(30) % 2, {}, name="made up") for i in range(3)]
+    guard = Inf2Guard("reconstruction", loss="clip", epochs=1, batch=16, encoder=ImageEncoder())
+    sizes = {"trials": 4, "rehearsals": 20, "seed": 0}
+    hidden = GuardAudit(guard, baselines=False).run(*parts, **sizes)
+    assert hidden["pictures"] is None
+    shown = GuardAudit(guard, baselines=False, shown=2).run(*parts, **sizes)["pictures"]
+    assert len(shown) == 2
+    originals = [
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(pair["original"]))))[::3, ::3] for pair in shown
+    ]
+    test = (parts[1].x * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    assert all(any(np.array_equal(one, record) for record in test) for one in originals)
+
+
+def test_a_map_of_three_dimensions_has_three():
+    found = run(cell(mapped=50, dimensions=3), 0, records=synthetic(records=1_200, shift=3.0))
+    (judged,) = found["guarding"]["judged"]
+    assert {len(point) for point in judged["map"]["after"]["points"]} == {3}
+
+
+def test_shadows_of_the_guard_are_one_more_attack_on_membership_and_are_trained_as_each_model_was():
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(120, 6, generator=generator), torch.randint(3, (120,), generator=generator)
+    parts = [Dataset(x[i::3], y[i::3], {}, name="made up") for i in range(3)]
+    guard = Inf2Guard("membership", loss="prior", epochs=2, batch=16, encoder=TableEncoder((16, 8)))
+    audit = GuardAudit(guard, shadows=2, epochs=3)
+    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0)["judged"]
+    assert [entry["name"] for entry in judged["attacks"]].count("LiRA") == 1
+    assert sum(entry["chosen"] for entry in judged["attacks"]) == 1
+    used = {
+        one["baseline"]: next(entry["attack"] for entry in one["attacks"] if entry["name"] == "LiRA")
+        for one in judged["baselines"]
+    }
+    assert "guard=None, epochs=3" in used["plain training"]
+    assert "guard=None, epochs=6" in used["plain training, 6 epochs"]
+
+
+@pytest.mark.parametrize("baseline", [AdvReg(), NeuGuard()])
+def test_baselines_against_membership_can_be_audited_with_the_network_they_were_trained_with(baseline):
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(120, 6, generator=generator), torch.randint(3, (120,), generator=generator)
+    parts = [Dataset(x[i::3], y[i::3], {}, name="made up") for i in range(3)]
+    plain = Unguarded(epochs=2, batch=16, encoder=TableEncoder((16, 8)))
+    audit = GuardAudit(dataclasses.replace(baseline, plain=plain), baselines=False)
+    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0)["judged"]
+    assert (judged["stale"] is not None) == isinstance(baseline, AdvReg)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dimensions": 4}, "GuardAudit.dimensions must be 2 or 3, got 4"),
+        ({"shadows": 1}, "GuardAudit.shadows must be 0 or at least 2, got 1"),
+        ({"shown": -1}, "GuardAudit.shown must be at least 0, got -1"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(settings, message):
+    with pytest.raises(ArgumentError, match=message):
+        GuardAudit(Inf2Guard("attribute", "sex"), **settings)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from leakscope import DPSGD, LaplaceNoise, Noise, Pruning, Withhold
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
 from leakscope.guards.encoder import load_encoder
@@ -110,3 +111,27 @@ def test_a_federation_that_runs_away_says_in_which_round():
     wild = replace(data, x=data.x * 1e30)
     with pytest.raises(ArgumentError, match=r"TAPPFL diverged in round 0 on device \d"):
         replace(SMALL, pretrain="none", utility="autoencoder")(wild, seeded(0))
+
+
+def test_a_defense_without_strength_changes_nothing_and_what_withholds_updates_leaves_the_start():
+    one_round = replace(SMALL, rounds=1)
+    plain = weights(one_round(table(), seeded(0)))
+    assert torch.equal(plain, weights(replace(one_round, defense=Pruning(0.0))(table(), seeded(0))))
+    kept = weights(replace(one_round, defense=Withhold())(table(), seeded(0)))
+    more = weights(replace(SMALL, rounds=3, defense=Withhold())(table(), seeded(0)))
+    assert torch.equal(kept, more)
+    assert not torch.equal(kept, plain)
+
+
+def test_noise_on_uploads_has_its_deviation_over_the_root_of_the_devices():
+    alone = replace(SMALL, rounds=1, fraction=1.0, encoder=TableEncoder((60, 40)))
+    for noise in (Noise(0.5), LaplaceNoise(0.5)):
+        apart = weights(replace(alone, defense=noise)(table(), seeded(0))) - weights(
+            alone(table(), seeded(0))
+        )
+        assert float(apart.std()) == pytest.approx(0.5 / 2, rel=0.05)  # four devices of equal size
+
+
+def test_a_defense_inside_training_is_refused():
+    with pytest.raises(ArgumentError, match=r"TAPPFL\.defense must be None or one that acts on the whole"):
+        replace(SMALL, defense=DPSGD())

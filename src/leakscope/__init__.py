@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         SVTPrivacy,
     )
     from leakscope.defenses.dpsgd import DPSGD
-    from leakscope.defenses.gradient import Chain, Noise, Pruning, Sign, Withhold, Within
+    from leakscope.defenses.gradient import Chain, LaplaceNoise, Noise, Pruning, Sign, Withhold, Within
     from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.defenses.training import MixupMMD
     from leakscope.epsilon import epsilon_lower_bound
@@ -167,6 +167,7 @@ __all__ = [
     "InvertingGradients",
     "Knowledge",
     "LabelAware",
+    "LaplaceNoise",
     "LayerAudit",
     "LeNet",
     "LiRA",

@@ -73,6 +73,7 @@ Sketch          reduction attacks.reductions Signed sums of entries, each entry 
 Defense         defense   core               No defense: the null object.
 Pruning         defense   defenses.gradient  Keep the largest entries of the gradient and release the rest as zero.
 Sign            defense   defenses.gradient  Release the sign of every entry (SignSGD, paper 000, 6.1).
+LaplaceNoise    defense   defenses.gradient  Add Laplace noise of standard deviation ``std`` to every entry.
 Noise           defense   defenses.gradient  Add Gaussian noise of standard deviation ``std`` to every entry of the batch's gradient.
 Withhold        defense   defenses.gradient  Release zeros: with `Within`, layers that are neither shared nor trained.
 AdversarialPerturbation defense defenses.perturbation Projected gradient steps on the released gradient against a classifier of the secret.

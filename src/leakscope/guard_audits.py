@@ -20,6 +20,7 @@ from leakscope.guards.encoder import load_encoder
 Table = dict[str, Any]
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
 COLUMNED = ("attribute", "property")  # secrets that are a column's
+PICTURES = 6  # records that are shown, with what was rebuilt of them
 MAPPED = 300  # records of a map of representations
 
 
@@ -39,6 +40,9 @@ def requested(
     rehearsals: int,
     seeds: int,
     folder: Path,
+    shadows: int = 0,
+    dimensions: int = 2,
+    shown: bool = False,
 ) -> Table:
     """The plan of a guard at every lambda, every name in it checked."""
     if against not in COLUMNED and secret is not None:
@@ -59,6 +63,7 @@ def requested(
     guard |= {"column": column} if column else {}
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
     guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
+    more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
     cells = [
         {
             "id": f"lambda {lam:g}",
@@ -68,6 +73,7 @@ def requested(
                 "estimators": list(ESTIMATORS) if against == "attribute" else [],
                 "mapped": MAPPED if against == "attribute" and i == len(lams) - 1 else 0,
                 "baselines": i == 0,
+                **more,
                 "save": str((folder / f"encoder-{lam:g}").resolve()),
             },
         }
@@ -81,6 +87,22 @@ def requested(
         "defaults": defaults,
         "cell": cells,
     }
+
+
+def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, shown: bool) -> Table:
+    """What is asked for beside the usual, if it can be."""
+    if shadows and against != "membership":
+        raise ArgumentError(f"--shadows is for --against membership, got {shadows} against {against}.")
+    if shown and (against != "reconstruction" or records.x.dim() != 4):
+        raise ArgumentError(
+            "--show-reconstructions is for pictures and --against reconstruction; leave it out."
+        )
+    if dimensions not in (2, 3):
+        raise ArgumentError(f"--dimensions must be 2 or 3, got {dimensions}.")
+    asked: Table = {"shadows": shadows, "shown": PICTURES if shown else 0}
+    return {key: value for key, value in asked.items() if value} | (
+        {"dimensions": dimensions} if dimensions == 3 else {}
+    )
 
 
 def _sizes(records: Dataset, train: int | None, public: int | None) -> Table:

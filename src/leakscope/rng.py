@@ -32,6 +32,13 @@ def integer(rng: torch.Generator) -> int:
     return int(torch.randint(2**31 - 1, (1,), generator=rng))
 
 
+def laplace(like: torch.Tensor, scale: float, rng: torch.Generator) -> torch.Tensor:
+    """Laplace numbers of this scale, their deviation its root-2-fold: the difference of two exponentials,
+    which is never infinite."""
+    one, other = (torch.empty_like(like).exponential_(generator=rng) for _ in range(2))
+    return scale * (one - other)
+
+
 def initialised(make: Callable[[], Module], rng: torch.Generator) -> Module:
     """What ``make`` makes, its random weights drawn from ``rng`` and not from torch's global state."""
     with torch.random.fork_rng(devices=[]):

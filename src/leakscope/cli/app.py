@@ -19,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
+    pretty_exceptions_enable=False,  # they print what variables hold, which may be private records
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 

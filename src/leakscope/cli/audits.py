@@ -185,13 +185,7 @@ def localise(
     images: Annotated[
         int | None, options.count("Pictures to reconstruct from pairs of layers; 0: none.", min=0)
     ] = None,
-    show_reconstructions: Annotated[
-        bool,
-        options.option(
-            "Put originals and reconstructions into the report, which is then as private as they are.",
-            "--show-reconstructions",
-        ),
-    ] = False,
+    show_reconstructions: options.Shown = False,
     output: options.Output = None,
     jobs: options.Jobs = None,
     trust: options.Trust = None,

@@ -69,6 +69,11 @@ def guard(
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 4_000,
     seeds: Annotated[int, options.count("Guards, split and trained anew.")] = 1,
+    shadows: Annotated[
+        int, options.count("Against membership: guards of the adversary's own (LiRA); 0: none.", min=0)
+    ] = 0,
+    dimensions: Annotated[int, options.count("Of the map of representations: 2 or 3.")] = 2,
+    show_reconstructions: options.Shown = False,
     output: options.Output = None,
     jobs: options.Jobs = None,
     trust: options.Trust = None,
@@ -109,6 +114,9 @@ def guard(
         trials=trials,
         rehearsals=rehearsals,
         seeds=seeds,
+        shadows=shadows,
+        dimensions=dimensions,
+        shown=show_reconstructions,
         folder=folder,
     )
     terminal.guarded(document, folder, jobs=jobs, trust=trust or [])

@@ -87,8 +87,31 @@ Records = Annotated[
     option("With --recording: a CSV for the score of every candidate, which is as private as they are."),
 ]
 Jobs = Annotated[int | None, count("Cells run at the same time.", show_default="as many as there are cores")]
+Engine = Annotated[
+    str,
+    option(
+        "Who runs the cells: processes of this machine (loky) or the workers of a Ray cluster (ray).",
+        click_type=click.Choice(("loky", "ray")),
+        show_default=True,
+    ),
+]
+Address = Annotated[
+    str | None,
+    option(
+        "With --engine ray: the cluster, as HOST:PORT or ray://HOST:PORT; its machines need leakscope too.",
+        show_default="one that is started here and ended with the run",
+        metavar="ADDRESS",
+    ),
+]
 Trust = Annotated[
     list[str] | None, option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
+]
+Shown = Annotated[
+    bool,
+    option(
+        "Put originals and reconstructions into the report, which is then as private as they are.",
+        "--show-reconstructions",
+    ),
 ]
 Output = Annotated[
     Path | None,

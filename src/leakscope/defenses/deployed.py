@@ -18,6 +18,7 @@ from torch import Tensor
 from leakscope.core import Defense, Layers, flatten, shaped
 from leakscope.defenses.gradient import noisy
 from leakscope.errors import ArgumentError, require
+from leakscope.rng import laplace
 
 Rule = Literal["flower", "andrew"]
 Version = Literal["2.8", "2.7"]
@@ -290,7 +291,7 @@ class SVTPrivacy(Defense):
         else:
             drawn = torch.randperm(len(accepted), generator=rng)[:wanted]
         places = accepted[drawn]
-        noise = _laplace(len(places), 2 * self.gamma / self.noise_var, rng)
+        noise = laplace(torch.empty(len(places), dtype=torch.float64), 2 * self.gamma / self.noise_var, rng)
         values = row[places]
         if self.version == "2.7":
             values = (values + noise).clamp(-self.gamma, self.gamma)
@@ -307,7 +308,7 @@ class SVTPrivacy(Defense):
         if wanted == len(sizes):
             return torch.arange(wanted)
         threshold, query = self._split(wanted)
-        bar = self.tau + _laplace(1, self.gamma / threshold, rng)
+        bar = self.tau + laplace(torch.empty(1, dtype=torch.float64), self.gamma / threshold, rng)
         gap = (bar - sizes) * query / (2 * self.gamma * wanted)
         # The log of -log(1 - p), the rate at which an entry of chance p is accepted; of p, where it is small.
         rate = torch.where(gap > 30, math.log(0.5) - gap, (-_log_below(gap)).log())
@@ -319,11 +320,6 @@ class SVTPrivacy(Defense):
 def _log_below(gap: Tensor) -> Tensor:
     """log P(a standard Laplace number is below ``gap``)."""
     return torch.where(gap > 0, torch.log1p(-0.5 * (-gap.clamp(min=0)).exp()), math.log(0.5) + gap)
-
-
-def _laplace(n: int, scale: float, rng: torch.Generator) -> Tensor:
-    two = torch.empty(2, n, dtype=torch.float64).exponential_(generator=rng)
-    return scale * (two[0] - two[1])
 
 
 def _clipped(layers: Layers, clip: float, std: float, rng: torch.Generator) -> Layers:

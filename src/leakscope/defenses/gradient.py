@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from leakscope.core import Defense, Layers, Loss, Release, flatten, only, shaped
 from leakscope.errors import ArgumentError, require
+from leakscope.rng import laplace
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,25 @@ class Noise(Defense):
 
     def deviation(self, batch: int) -> float:
         return self.std
+
+
+@dataclass(frozen=True)
+class LaplaceNoise(Defense):
+    """Add Laplace noise of standard deviation ``std`` to every entry (the DP-Laplace of paper 004).
+
+    Nothing is clipped, so no differential privacy follows. The null setting is 0.
+    """
+
+    std: float = 0.01
+
+    def __post_init__(self) -> None:
+        require(0 <= self.std < float("inf"), "LaplaceNoise.std", "finite and at least 0", self.std)
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        if self.std == 0:
+            return layers
+        scale = self.std / math.sqrt(2)
+        return {name: tensor + laplace(tensor, scale, rng) for name, tensor in layers.items()}
 
 
 def noisy(layers: Layers, std: float, rng: torch.Generator) -> Layers:

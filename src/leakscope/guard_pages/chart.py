@@ -198,8 +198,9 @@ def information(family: Sequence[tuple[Setting, Mapping[str, Average]]], title: 
 
 
 def scatter(one: Scatter, title: str) -> str:
-    """Representations in two dimensions, one kind of spot for each value."""
-    spans = [(min(values), max(values)) for values in zip(*one.points, strict=True)]
+    """Representations in two dimensions, or three seen from above a corner, a kind of spot for each value."""
+    points = [_seen(point) for point in one.points]
+    spans = [(min(values), max(values)) for values in zip(*points, strict=True)]
     wide = max(high - low for low, high in spans) or 1.0
 
     def place(point: tuple[float, float]) -> str:
@@ -211,16 +212,25 @@ def scatter(one: Scatter, title: str) -> str:
 
     def paths() -> Iterator[str]:
         for code in range(len(one.values)):
-            spots = [place(point) for point, own in zip(one.points, one.codes, strict=True) if own == code]
+            spots = [place(point) for point, own in zip(points, one.codes, strict=True) if own == code]
             if spots:
                 marks = "".join(spot + SPOTS[code] for spot in spots)
                 yield f'<path d="{marks}" class="spot s{code}"/>'
 
-    desc = f"{len(one.points)} representations by t-SNE; distances between groups mean little."
+    how = " in three dimensions, seen from above a corner" if len(one.points[0]) == 3 else ""
+    desc = f"{len(points)} representations by t-SNE{how}; distances between groups mean little."
     return (
         f'<svg class="scatter" viewBox="0 0 {SIDE} {SIDE}" role="img"><title>{escape(title)}</title>'
         f"<desc>{desc}</desc>{''.join(paths())}</svg>"
     )
+
+
+def _seen(point: tuple[float, ...]) -> tuple[float, float]:
+    """A point as it is drawn: three dimensions in isometric projection."""
+    if len(point) == 2:
+        return point[0], point[1]
+    x, y, z = point
+    return (x - y) * math.cos(math.pi / 6), (x + y) / 2 - z
 
 
 def spot(code: int) -> str:

@@ -88,10 +88,10 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class Scatter:
-    """Representations in two dimensions; ``codes`` are places in ``values``. ``together``: how many have a
-    nearest neighbour of their own value."""
+    """Representations in two or three dimensions; ``codes`` are places in ``values``. ``together``: how many
+    have a nearest neighbour of their own value."""
 
-    points: tuple[tuple[float, float], ...]
+    points: tuple[tuple[float, ...], ...]
     codes: tuple[int, ...]
     values: tuple[str, ...]
 
@@ -276,11 +276,11 @@ def _guarantee(same: Sequence[Json]) -> Guarantee | None:
 
 def _scatter(table: Json, values: Sequence[str]) -> Scatter | None:
     pairs = [
-        ((float(point[0]), float(point[1])), int(code))
+        (tuple(map(float, point)), int(code))
         for point, code in zip(table.get("points") or (), table.get("codes") or (), strict=False)
-        if len(point) == 2 and all(isinstance(v, int | float) and math.isfinite(v) for v in point)
+        if len(point) in (2, 3) and all(isinstance(v, int | float) and math.isfinite(v) for v in point)
     ][:DRAWN]
-    if len(pairs) < 3:
+    if len(pairs) < 3 or len({len(point) for point, _ in pairs}) > 1:
         return None
     codes = [code for _, code in pairs]
     kept = sorted(set(codes))

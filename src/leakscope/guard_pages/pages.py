@@ -84,6 +84,11 @@ class Setting:
         return guard, plain
 
     @property
+    def passes(self) -> int | None:
+        """Epochs or rounds of its training."""
+        return len(self.runs[0]["guarding"].get("history") or ()) or None if self.runs else None
+
+    @property
     def pictures(self) -> list[Picture]:
         """Of one seed, where the secret is the records themselves."""
         entries = self.runs[0]["guarding"].get("pictures") or () if self.runs else ()

@@ -13,15 +13,17 @@ import torch
 from sklearn.manifold import TSNE
 from torch import Tensor
 
+from leakscope.attacks.decoders import Decoder
 from leakscope.attacks.members import plainly
 from leakscope.attacks.representations import Network
-from leakscope.core import Estimate, Transcript
+from leakscope.core import Attack, Estimate, Transcript
 from leakscope.dataset import Dataset, statistics
 from leakscope.errors import ArgumentError, DataError, require
 from leakscope.guarding.evaluation import Secret, Trial, evaluated
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.theorems import conditional_entropy, inference_accuracy
+from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
 from leakscope.rng import integer, seeded
 
@@ -47,7 +49,9 @@ class GuardAudit:
     stopping after some of ``epochs`` of plain training. Against membership half of the public records are
     the guard's reference and half the adversary's. ``estimators`` measure I(secret; representation) on at
     most ``informative`` test records; ``mapped`` of them are drawn as maps. The encoder is written to the
-    folder ``save``. An adversary who does not know a property's aggregate rehearses a ``substitute``.
+    folder ``save``. An adversary who does not know a property's aggregate rehearses a ``substitute``, and one
+    against membership has ``shadows`` of the guard too (LiRA). ``shown`` puts so many records and what a
+    decoder rebuilt of them, which are private, into the results.
     """
 
     guard: Guard
@@ -58,6 +62,9 @@ class GuardAudit:
     estimators: tuple[Estimator, ...] = ()
     informative: int = 2_000
     mapped: int = 0
+    dimensions: int = 2
+    shadows: int = 0
+    shown: int = 0
     save: str | None = None
     substitute: Aggregate | None = None
 
@@ -67,6 +74,10 @@ class GuardAudit:
         require(self.epochs >= 1, "GuardAudit.epochs", "at least 1", self.epochs)
         require(self.informative >= 100, "GuardAudit.informative", "at least 100", self.informative)
         require(self.mapped == 0 or self.mapped >= 50, "GuardAudit.mapped", "0 or at least 50", self.mapped)
+        require(self.dimensions in (2, 3), "GuardAudit.dimensions", "2 or 3", self.dimensions)
+        rule = "0 or at least 2"
+        require(self.shadows == 0 or self.shadows >= 2, "GuardAudit.shadows", rule, self.shadows)
+        require(self.shown >= 0, "GuardAudit.shown", "at least 0", self.shown)
         if not list(self.asked()):
             raise ArgumentError(
                 f"GuardAudit.secret must say what is tried where the guard has no secret of its own, got "
@@ -123,8 +134,11 @@ class GuardAudit:
         if self.save is not None:
             encoder.save(Path(self.save))
         tried = self.trials(train, test, public, trials=trials, rehearsals=rehearsals, seed=seed)
+        drawn: list[dict[str, Any]] = []
         found = [
-            self._judged(guarded if i == 0 and self._own else replace(guarded, privacy=None), trial, one)
+            self._judged(
+                guarded if i == 0 and self._own else replace(guarded, privacy=None), trial, one, drawn
+            )
             for i, (trial, (_, _, one)) in enumerate(zip(tried, self.asked(), strict=True))
         ]
         return {
@@ -135,7 +149,7 @@ class GuardAudit:
                 "guard": round(guarded.seconds, 2),
                 "plain": self._plain(encoder, train, seed),
             },
-            "pictures": None,
+            "pictures": drawn or None,
         }
 
     @property
@@ -154,9 +168,23 @@ class GuardAudit:
             raise DataError(f"{public.name}: a guard of members needs at least 2 public records.")
         return public.take(rows[0]), public.take(rows[1])
 
-    def _judged(self, guarded: Guarded, trial: Trial, one: Any) -> dict[str, Any]:
-        aware = bool(getattr(one, "label_aware", False))
-        found = evaluated(guarded, trial, label_aware=aware, baselines=self.baselines, epochs=self.epochs)
+    def _judged(
+        self, guarded: Guarded, trial: Trial, one: Any, drawn: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        def watch(attack: Attack, transcript: Transcript) -> None:
+            if isinstance(attack, Decoder) and transcript.secrets.dim() == 5:
+                drawn.extend(pair(transcript, i) for i in range(min(self.shown, len(transcript.secrets))))
+
+        found = evaluated(
+            guarded,
+            trial,
+            label_aware=bool(getattr(one, "label_aware", False)),
+            baselines=self.baselines,
+            epochs=self.epochs,
+            shadows=self.shadows,
+            guard=self.guard,
+            watch=watch,
+        )
         values = list(trial.test.value_names(trial.column)) if trial.column else []
         told = {"secret": trial.secret, "column": trial.column, "values": values}
         return (
@@ -183,7 +211,7 @@ class GuardAudit:
         return bool(self.mapped and trial.column and encoder.head is not None)
 
     def _map(self, encoder: Encoder, trial: Trial) -> dict[str, Any]:
-        """Two dimensions of the representations, by t-SNE, of the guard and of plain training."""
+        """Two or three dimensions of the representations, by t-SNE, of the guard and of plain training."""
         rng = seeded(trial.seed, "map")
         rows = torch.randperm(len(trial.test), generator=rng)[: self.mapped]
         x, codes = trial.test.x[rows], trial.test.secret(str(trial.column))[rows].tolist()
@@ -191,7 +219,8 @@ class GuardAudit:
 
         def flat(one: Encoder) -> dict[str, Any]:
             r = one(x, key=trial.seed + 1).flatten(1).numpy()
-            points = TSNE(random_state=integer(rng), perplexity=min(30, len(r) / 4)).fit_transform(r)
+            near = min(30, len(r) / 4)
+            points = TSNE(self.dimensions, random_state=integer(rng), perplexity=near).fit_transform(r)
             return {"points": [[round(float(v), 1) for v in point] for point in points], "codes": codes}
 
         values = list(trial.test.value_names(str(trial.column)))

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from leakscope.attacks.decoders import Decoder, Inversion
-from leakscope.attacks.members import HeadConfidence, LabelAware, LossThreshold, plainly
+from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
 from leakscope.attacks.rehearsal import converged
 from leakscope.attacks.representations import Decensored, Fisher, Network, Stale, Strongest
 from leakscope.core import Attack, Estimate, Game, Knowledge, Transcript
@@ -37,6 +37,7 @@ from leakscope.rng import initialised, seeded
 Secret = Literal["attribute", "property", "membership", "reconstruction"]
 SECRETS = ("attribute", "property", "membership", "reconstruction")
 Json = dict[str, Any]
+Watch = Callable[[Attack, Transcript], None]
 QUERIES = 16  # fresh draws of a record that an adversary averages who may ask again
 DRAWS = 4  # of the training records' noise that a fresh head learns from in turn
 EARLY = (6, 8)  # epochs after which plain training stops
@@ -144,16 +145,25 @@ def evaluated(
     label_aware: bool = False,
     baselines: bool = True,
     epochs: int = 35,
+    shadows: int = 0,
+    guard: Callable[..., Guarded] | None = None,
+    watch: Watch | None = None,
 ) -> Json:
     """The utility of a guard's representations, what every attacker finds in them, and what no guard gives.
 
     ``attacks`` in place of the usual ones; ``label_aware`` says that the guard's own network takes the
-    label; ``epochs`` are those of plain training, beside which the guard stands.
+    label; ``epochs`` are those of plain training, beside which the guard stands. Against membership
+    ``shadows`` trained by ``guard`` add LiRA. ``watch`` is shown every attack's transcript on the guard.
     """
     encoder = released(guarded.encoder, trial)
     guarded = replace(guarded, encoder=encoder)
     wanted = tuple(attacks) if attacks is not None else suited(trial.secret, encoder)
-    found = {"utility": utility(encoder, trial, _own(encoder, trial)), **judged(encoder, trial, wanted)}
+    if shadows and trial.secret == "membership":
+        wanted += (LiRA(shadows, guard),)
+    found = {
+        "utility": utility(encoder, trial, _own(encoder, trial)),
+        **judged(encoder, trial, wanted, watch=watch),
+    }
     found["stale"] = _stale(guarded, trial, label_aware=label_aware)
     if not encoder.perturbation.silent:
         found["attacks"] += [
@@ -166,9 +176,9 @@ def evaluated(
     return found
 
 
-def judged(encoder: Encoder, trial: Trial, attacks: Sequence[Attack]) -> Json:
+def judged(encoder: Encoder, trial: Trial, attacks: Sequence[Attack], *, watch: Watch | None = None) -> Json:
     """Every attack on one encoder, the strongest marked as rehearsals chose it."""
-    found = [_attacked(encoder, trial, attack) for attack in attacks]
+    found = [_attacked(encoder, trial, attack, watch=watch) for attack in attacks]
     if trial.secret == "reconstruction":  # likeness is measured, and no adversary can: all are shown
         return {"attacks": found, "majority": None, "chosen_by": None}
     by: Literal["auroc", "balanced"] = "balanced" if trial.secret == "membership" else "auroc"
@@ -191,10 +201,15 @@ def unguarded(encoder: Encoder, trial: Trial, attacks: Sequence[Attack], *, epoc
         return
     rng = seeded(trial.seed, "plain")
     name = "plain training" if encoder.perturbation.silent else "plain noise"
-    yield _baseline(name, plainly(encoder, trial.train, rng, epochs=epochs), trial, attacks)
+    yield _baseline(name, plainly(encoder, trial.train, rng, epochs=epochs), trial, _alike(attacks, epochs))
     for early in EARLY if trial.secret == "membership" else ():
         stopped = plainly(encoder, trial.train, seeded(trial.seed, "early", early), epochs=early)
-        yield _baseline(f"plain training, {early} epochs", stopped, trial, attacks)
+        yield _baseline(f"plain training, {early} epochs", stopped, trial, _alike(attacks, early))
+
+
+def _alike(attacks: Sequence[Attack], epochs: int) -> list[Attack]:
+    """The attacks on a model trained plainly: shadow models are trained as it was."""
+    return [replace(a, guard=None, epochs=epochs) if isinstance(a, LiRA) else a for a in attacks]
 
 
 def suited(secret: Secret, encoder: Encoder) -> tuple[Attack, ...]:
@@ -280,8 +295,12 @@ def balanced_accuracy(transcript: Transcript, *, level: float = 0.95) -> Estimat
     )
 
 
-def _attacked(encoder: Encoder, trial: Trial, attack: Attack, *, draws: int = 1) -> Json:
+def _attacked(
+    encoder: Encoder, trial: Trial, attack: Attack, *, draws: int = 1, watch: Watch | None = None
+) -> Json:
     transcript = trial.played(encoder, attack, draws=draws)
+    if watch is not None:
+        watch(attack, transcript)
     entry: Json = {
         "attack": repr(attack),
         "name": type(attack).__name__,
@@ -320,7 +339,7 @@ def _raw() -> Encoder:
 
 def _slow(attack: Attack) -> bool:
     """Whether an attack is left out where draws are averaged: it optimises, or trains models of its own."""
-    return isinstance(attack, Decensored | Inversion)
+    return isinstance(attack, Decensored | Inversion | LiRA)
 
 
 def _worth(logits: torch.Tensor, data: Dataset) -> Json:

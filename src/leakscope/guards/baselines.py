@@ -24,7 +24,7 @@ from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, repr
 from leakscope.guards.plain import Descending, Unguarded, against, begun, renamed, taught, weighing
 from leakscope.guards.protections import Told
 from leakscope.guards.trainer import Progress
-from leakscope.rng import fork
+from leakscope.rng import fork, laplace
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ class DPParameters:
         """Draws of this kind and standard deviation."""
         if self.kind == "gaussian":
             return self.scale * torch.randn(like.shape, generator=rng, dtype=like.dtype)
-        # the difference of two exponentials is a Laplace variable of variance 2, and is never infinite
-        one, other = (torch.empty_like(like).exponential_(generator=rng) for _ in range(2))
-        return self.scale / math.sqrt(2) * (one - other)
+        return laplace(like, self.scale / math.sqrt(2), rng)
 
 
 @dataclass(frozen=True)

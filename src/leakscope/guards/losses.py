@@ -77,14 +77,17 @@ def mmd(r: Tensor, codes: Tensor, widths: tuple[float, ...] = WIDTHS) -> Tensor:
 
 def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
     """The discrepancy and its gradient in closed form, which takes a third of the time of autograd's: with
-    w_ij = c_i c_j k'(|r_i - r_j|^2), it is 4 sum_j w_ij (r_i - r_j)."""
+    w_ij = c_i c_j k'(|r_i - r_j|^2), it is 4 sum_j w_ij (r_i - r_j). A kernel of half the width of the one
+    before is its fourth power, and needs no exponential."""
     lengths = r.square().sum(1)
-    squares = (lengths[:, None] + lengths - 2 * r @ r.T).clamp_(min=0)
+    squares = torch.addmm(lengths[:, None] + lengths, r, r.T, alpha=-2).clamp_(min=0)
     unit = float(squares.mean().clamp(min=1e-12))
+    one, before = squares, 0.0
     kernel, derivative = torch.zeros_like(squares), torch.zeros_like(squares)
-    for width in widths:
+    for width in sorted(widths, reverse=True):
         rate = -1 / (2 * width**2 * unit)
-        one = (squares * rate).exp_()
+        one = one.square().square_() if before == 2 * width else (squares * rate).exp_()
+        before = width
         kernel += one
         derivative.add_(one, alpha=rate)
     value, slope = r.new_zeros(()), torch.zeros_like(r)

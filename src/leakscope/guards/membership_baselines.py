@@ -62,6 +62,7 @@ class AdvReg:
     warm_up: int = 2
     plain: Unguarded = field(default_factory=Unguarded)
     secret = "membership"
+    label_aware = True  # of its D, for which this is the stale attacker
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha < math.inf, "AdvReg.alpha", "finite and at least 0", self.alpha)

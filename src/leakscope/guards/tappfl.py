@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from leakscope.core import Defense
 from leakscope.dataset import Dataset
 from leakscope.errors import require
 from leakscope.guards.batches import Seen, Source
@@ -39,6 +40,7 @@ class TAPPFL:
     or one for each device. The networks, losses and noise are those of `Inf2Guard`; "adversarial" is the
     paper's. ``pretrain`` on all records first: "jsd" for utility, as the paper says; "private" to tell the
     secret, as the published code does, and then the stale attacker is that code's: the pretrained network.
+    ``defense`` changes every device's update on its way, as the paper's baselines do: noise, pruning.
     """
 
     column: str
@@ -60,6 +62,7 @@ class TAPPFL:
     encoder: Architecture = field(default_factory=TableEncoder)
     head: tuple[int, ...] = (64,)
     hidden: tuple[int, ...] = (128, 64)
+    defense: Defense | None = None
 
     def __post_init__(self) -> None:
         require(self.devices >= 1, "TAPPFL.devices", "at least 1", self.devices)
@@ -69,6 +72,8 @@ class TAPPFL:
         known = ("jsd", "private", "none")
         require(self.pretrain in known, "TAPPFL.pretrain", f"one of {', '.join(known)}", self.pretrain)
         require(0 < self.rate < math.inf, "TAPPFL.rate", "finite and above 0", self.rate)
+        acts = "None or one that acts on the whole update alone, such as Noise or Pruning"
+        require(self.defense is None or _of_updates(self.defense), "TAPPFL.defense", acts, self.defense)
         require(self.perturbation != "learned", "TAPPFL.perturbation", "none, gaussian or uniform", "learned")
         lams = self.lams
         one_each = len(lams) == self.devices and all(0 <= lam <= 1 for lam in lams)
@@ -199,7 +204,24 @@ class _Federation:
         for _ in range(self.plan.local_epochs):
             for rows in torch.randperm(len(data), generator=own.rngs.order).split(self.plan.batch):
                 own.step(Seen.of(data.take(rows)))
-        return _state(own.network)
+        return self._sent(state, own)
+
+    def _sent(self, state: State, own: Alternation) -> State:
+        """What reaches the server: the round's start plus the update as the defense lets it pass. Buffers,
+        such as the counts of a batch norm, are sent as they are."""
+        trained = _state(own.network)
+        if self.plan.defense is None:
+            return trained
+        names = dict(own.network.named_parameters())
+        update = {name: (trained[name] - state[name])[None] for name in names}
+        passed = self.plan.defense.release(update, None, own.rngs.order, batch=self.plan.batch)
+        return {**trained, **{name: state[name] + passed[name][0] for name in names}}
+
+
+def _of_updates(defense: Defense) -> bool:
+    """Whether a defense changes what is released and nothing of the training."""
+    inside = ("model", "loss", "objective", "weigh")
+    return all(getattr(type(defense), name) is getattr(Defense, name) for name in inside)
 
 
 def _state(network: nn.Module) -> State:

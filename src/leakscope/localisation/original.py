@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import io
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from leakscope.channels import GradientChannel, Through
@@ -19,13 +14,13 @@ from leakscope.core import Attack, Knowledge, Transcript
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError
 from leakscope.games import Reconstruction
-from leakscope.measures.fidelity import WINDOW, failures, fidelity, matched, recovered, ssim
+from leakscope.measures.fidelity import WINDOW, failures, fidelity, recovered, ssim
+from leakscope.measures.pictures import pair
 from leakscope.measures.vinformation import MOST, v_information
 from leakscope.referee import play
 from leakscope.rng import fork
 
 WHOLE = "all layers"
-SCALE = 3  # of a picture's side, so that 32 pixels can be looked at
 
 
 def reconstructed(
@@ -58,7 +53,7 @@ def reconstructed(
         transcript = play(game, through, attack, Knowledge(rehearsal, through), trials=images, rng=seed)
         rows[name] = _row(transcript, rehearsal.mean, rng) | {"layers": list(inside)}
         if shown:
-            drawn += [_picture(transcript, i) | {"set": name} for i in range(len(transcript.secrets))]
+            drawn += [pair(transcript, i) | {"set": name} for i in range(len(transcript.secrets))]
     originals = transcript.secrets
     trivial = float(ssim(rehearsal.mean.expand_as(originals), originals).mean())
     found = {"sets": rows, "trivial_ssim": trivial, "most": MOST, "images": images, "attack": repr(attack)}
@@ -82,24 +77,3 @@ def _row(transcript: Transcript, mean: Tensor, rng: torch.Generator) -> dict[str
         "recovered": asdict(recovered(transcript)),
         "failures": round(failed.value * failed.n),
     }
-
-
-def _picture(transcript: Transcript, i: int) -> dict[str, Any]:
-    guesses = matched(transcript)
-    likeness = float(ssim(guesses[i : i + 1, :1], transcript.secrets[i : i + 1, :1]))
-    return {
-        "original": _png(transcript.secrets[i, 0]),
-        "reconstruction": _png(guesses[i, 0]),
-        "ssim": likeness if math.isfinite(likeness) else None,
-    }
-
-
-def _png(image: Tensor) -> str:
-    """Base64 of a PNG file."""
-    pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
-    pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
-    picture = Image.fromarray(np.ascontiguousarray(pixels))
-    picture = picture.resize((picture.width * SCALE, picture.height * SCALE), Image.Resampling.NEAREST)
-    held = io.BytesIO()
-    picture.save(held, format="PNG", optimize=True)
-    return base64.b64encode(held.getvalue()).decode("ascii")
