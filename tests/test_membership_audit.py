@@ -192,6 +192,33 @@ def test_a_recording_is_audited_and_its_records_listed_only_when_asked(federatio
     assert {path.name for path in folder.iterdir()} == {"run", "records.csv"}
 
 
+def test_a_recording_that_declares_its_loss_and_preprocessing_is_audited_with_the_same_only(federation):
+    model, candidates, folder = federation
+    for i, (said, asked, words) in enumerate(
+        [
+            ({"loss": "focal"}, "", "declares the loss 'focal', and attacks on recordings take gradients of"),
+            (
+                {"preprocessing": "abc"},
+                "",
+                "declares the preprocessing 'abc', and the candidates are said to",
+            ),
+            ({}, "abc", "declares the preprocessing None"),
+            ({"loss": "cross-entropy", "preprocessing": "abc"}, "abc", None),
+        ]
+    ):
+        recorder = Recorder(folder / f"run{i}", model, model_name="mlp", **said)
+        again = Recorder(folder / f"run{i}", model, model_name="mlp", **said)
+        assert again.loss == recorder.loss
+        audit = RecordingAudit(str(folder / f"run{i}"), (Cosine(),), preprocessing=asked)
+        if words is None:
+            audit.check(Recording(folder / f"run{i}"))
+        else:
+            with pytest.raises(DataError, match=words):
+                audit.run(model, candidates, trials=10, seed=0)
+    with pytest.raises(DataError, match="with preprocessing 'abc' where this has None"):
+        Recorder(folder / "run1", model, model_name="mlp")
+
+
 def test_candidates_of_nobody_in_the_recording_are_refused(federation):
     model, candidates, folder = federation
     strangers = Dataset(

@@ -40,7 +40,8 @@ class Dataset:
     ``x`` (n, ...) float, or int64 where it numbers the words of texts, ``y`` (n,) integer labels,
     ``private`` column -> (n,) integer codes. ``columns`` says where a table's columns stand in ``x``
     and names the words of texts (empty for images and features); ``values`` names the codes of the
-    label and of the private columns, for people to read.
+    label and of the private columns, for people to read. ``scaling`` tells records that were standardised
+    by others apart.
     """
 
     x: Tensor
@@ -50,6 +51,7 @@ class Dataset:
     columns: tuple[Column, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label: str = "label"
+    scaling: str = ""  # the fingerprint of what the records were standardised by, if they were
 
     def __post_init__(self) -> None:
         for name, column in {self.label: self.y, **self.private}.items():
@@ -147,7 +149,9 @@ class Dataset:
         if not self.x.is_floating_point():  # the numbers of words have no scale
             return self
         shift, scale = statistics(by)
-        return replace(self, x=(self.x - shift) / scale)
+        numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
+        known = hashlib.sha256(self.scaling.encode() + numbers.tobytes()).hexdigest()[:16]
+        return replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
 
     def split(
         self,

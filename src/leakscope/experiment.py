@@ -22,6 +22,7 @@ from leakscope.errors import DataError
 from leakscope.games import Distribution, UserInference
 from leakscope.guarding import GuardAudit
 from leakscope.localisation import LayerAudit
+from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.membership import RecordingAudit
@@ -243,6 +244,7 @@ def _played(
     return {
         "secret": _secret(setting),
         **measure(transcript),
+        "selfcheck": shuffled(transcript, rng=seeded(seed, "shuffle")),
         "bounds": judged.bounded(transcript, channel, behind(setting.game)),
         "guarantee": judged.guaranteed(
             victim.defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from leakscope import bounds, epsilon
@@ -17,6 +18,7 @@ from leakscope.core import Defense, Transcript
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import LeakscopeError
 from leakscope.measures.information import mutual_information
+from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import advantage
 
 BINS = 60  # of the histogram of a test statistic
@@ -125,6 +127,8 @@ def played(
     std = defense.deviation(1)
     transcript = simulated(crafted, std=std, trials=trials, rng=rng, statistic=audit.statistic)
     found = certified(audit, crafted, defense, transcript)
+    least = partial(epsilon.epsilon_lower_bound, delta=audit.delta)
+    found["selfcheck"] = shuffled(transcript, least, tail=0.05, rng=rng)
     for kind in ("any", "gaussian") if audit.statistic == "likelihood ratio" else ("any",):
         if found[kind]["low"] > found["exact"] + 1e-9:
             raise LeakscopeError(

@@ -43,6 +43,7 @@ def requested(
     trials: int,
     seeds: int,
     trust: Sequence[str],
+    preprocessing: str | None = None,
 ) -> Table:
     """The plan of the audit of one recording, after a rehearsal of all that can go wrong with it."""
     held = Recording(recording)
@@ -66,9 +67,12 @@ def requested(
         "seen": seen,
         "centred": centred,
     }
+    if preprocessing is not None:
+        game["preprocessing"] = preprocessing
     if records is not None:
         game["records"] = str(_writable(records, seeds).resolve())
     audit: RecordingAudit = construct(game, "audit")
+    audit.check(held)
     _, clients = audit.roster(held, candidates, seeded(0, "split"))
     Watched(held, built, clients, (), audit.seen, audit.centred).channels()
     cell: Table = {"id": "membership", "game": game, "data": table, "model": chosen, "trials": trials}

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from leakscope.agreement import agree
 from leakscope.channels import Silent
 from leakscope.core import Attack, Channel, Game, Knowledge, Release, Transcript, View
 from leakscope.errors import require
@@ -24,6 +25,7 @@ def play(
     rng: torch.Generator,
 ) -> Transcript:
     """The adversary learns from its knowledge, the game deals, the adversary guesses."""
+    agree(game, channel, knowledge)
     seed, (deal,) = integer(rng), fork(rng, 1)
     guess = attack(knowledge, torch.Generator().manual_seed(seed))
     view, secrets = game.deal(channel, trials, deal)

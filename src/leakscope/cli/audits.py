@@ -50,6 +50,7 @@ def audit(
     seen: options.Seen = "uploads",
     centred: options.Centred = False,
     records: options.Records = None,
+    preprocessing: options.Preprocessing = None,
     output: options.Output = None,
     jobs: options.Jobs = None,
     trust: options.Trust = None,
@@ -91,6 +92,7 @@ def audit(
             trials=trials,
             seeds=seeds,
             trust=trust or [],
+            preprocessing=preprocessing,
         )
         folder = output or Path(f"audit-{audits.stem(data)}")
         terminal.audited(document, folder, jobs=jobs, trust=trust or [])

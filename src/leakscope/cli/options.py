@@ -22,7 +22,7 @@ TRAINED = (  # options about a model that is trained for its audit
     "--secret", "--user", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense", "--dp",
     "--clip", "--noise", "--delta",
 )  # fmt: skip
-RECORDED = ("--client", "--seen", "--centred", "--records")  # options about a recording
+RECORDED = ("--client", "--seen", "--centred", "--records", "--preprocessing")  # options about a recording
 
 # Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
 Data = Annotated[str, typer.Argument(hidden=True)]
@@ -85,6 +85,13 @@ Centred = Annotated[
 Records = Annotated[
     Path | None,
     option("With --recording: a CSV for the score of every candidate, which is as private as they are."),
+]
+Preprocessing = Annotated[
+    str | None,
+    option(
+        "With --recording: how the candidates were prepared, in the words that the recording declares.",
+        metavar="WORDS",
+    ),
 ]
 Jobs = Annotated[int | None, count("Cells run at the same time.", show_default="as many as there are cores")]
 Engine = Annotated[

@@ -28,6 +28,7 @@ from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.networks import reader
 from leakscope.measures.fidelity import fidelity
+from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import advantage, auroc, guessing, proportion, roc, success_rate, tpr_at_fpr
 from leakscope.measures.utility import accuracy, majority, task_auroc
 from leakscope.referee import play
@@ -310,6 +311,7 @@ def _attacked(
     }
     if trial.secret != "reconstruction":
         entry["guessing"] = guessing(transcript)
+        entry["selfcheck"] = shuffled(transcript, auroc, null=0.5, rng=seeded(trial.seed, "shuffle"))
     if trial.secret == "membership":
         entry["roc"] = [list(point) for point in roc(transcript)]
     return entry

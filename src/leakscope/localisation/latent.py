@@ -19,10 +19,11 @@ from leakscope.channels import GradientChannel
 from leakscope.core import Channel, Estimate, Knowledge, Release, Transcript
 from leakscope.dataset import Batch
 from leakscope.games import Inference
+from leakscope.measures.shuffled import shuffled
 from leakscope.measures.subspace import subspace_distance, two_sample
 from leakscope.measures.success import advantage, auroc
 from leakscope.measures.vinformation import v_information
-from leakscope.rng import fork
+from leakscope.rng import fork, seeded
 
 Groups = Mapping[str, tuple[str, ...]]  # what is looked at together -> the names of its parameters
 MEMORY = 200_000_000  # bytes of single records' gradients on either side of a subspace distance
@@ -39,12 +40,13 @@ class Found:
     advantage: Estimate
     family: str
     gain: float
+    selfcheck: Mapping[str, Any]
 
     @property
     def table(self) -> dict[str, Any]:
         """For the results on disk."""
         numbers = {name: asdict(getattr(self, name)) for name in ("information", "auroc", "advantage")}
-        return numbers | {"family": self.family}
+        return numbers | {"family": self.family, "selfcheck": dict(self.selfcheck)}
 
 
 def attacked(
@@ -80,6 +82,7 @@ def _measured(transcript: Transcript, learned: Learned) -> Found:
         advantage(transcript),
         "guessing" if learned.member is None else f"{learned.member.head} on {learned.member.reduce}",
         learned.gain,
+        shuffled(transcript, auroc, null=0.5, rng=seeded(0, "shuffle")),
     )
 
 

@@ -18,7 +18,7 @@ SCALE = 3  # of a picture's side, so that 32 pixels can be looked at
 
 
 def pair(transcript: Transcript, i: int) -> dict[str, Any]:
-    """The first record of trial ``i`` and its reconstruction as PNG files in base64, and how like they are."""
+    """The first record of trial ``i`` and its reconstruction, as PNG in base64, and how like they are."""
     guesses = matched(transcript)
     likeness = math.nan
     if min(guesses.shape[-2:]) >= WINDOW:

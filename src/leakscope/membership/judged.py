@@ -16,6 +16,7 @@ from leakscope.core import Attack, Estimate, Knowledge, Transcript
 from leakscope.dataset import Dataset, joined
 from leakscope.games import Membership
 from leakscope.measures.membership import conformal, plr_at_fpr
+from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
 from leakscope.recording import RecordedChannel, Recording
 from leakscope.referee import play
@@ -63,10 +64,11 @@ def judged(
     attacks: Iterable[Attack], watched: Watched, who: Roster, *, trials: int, seed: int
 ) -> list[dict[str, Any]]:
     """Every attack on every client: its measures, their means over clients and standard deviations."""
-    return [
-        {"attack": brief(attack), **_measured(list(played(attack, watched, who, trials=trials, seed=seed)))}
-        for attack in attacks
-    ]
+    found = []
+    for attack in attacks:
+        transcripts = list(played(attack, watched, who, trials=trials, seed=seed))
+        found.append({"attack": brief(attack), **_measured(transcripts, seeded(seed, "shuffle"))})
+    return found
 
 
 def played(attack: Attack, watched: Watched, who: Roster, *, trials: int, seed: int) -> Iterator[Transcript]:
@@ -105,7 +107,7 @@ def brief(attack: Attack) -> str:
     return type(attack).__name__ + (f"({', '.join(told)})" if told else "")
 
 
-def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:
+def _measured(transcripts: Sequence[Transcript], rng: torch.Generator) -> dict[str, Any]:
     measures: dict[str, Callable[[Transcript], Estimate]] = {
         "plr_at_1%": plr_at_fpr,
         "plr_at_2%": partial(plr_at_fpr, fpr=0.02),
@@ -127,6 +129,7 @@ def _measured(transcripts: Sequence[Transcript]) -> dict[str, Any]:
         },
         "deviation": {name: _deviation([one.value for one in found]) for name, found in each.items()},
         "clients": len(transcripts),
+        "selfcheck": shuffled(transcripts[0], auroc, null=0.5, rng=rng),  # of one client: they are alike
         "roc": _mean_roc(transcripts),
     }
 

@@ -29,6 +29,7 @@ from leakscope.recording.index import INDEX
 from leakscope.rng import seeded
 from leakscope.training import logits
 
+LOSS = "cross-entropy"  # what attacks on recordings differentiate
 HEADER = ("row", "hash", "client", "attack", "score", "p_value", "discovered")
 
 
@@ -41,7 +42,9 @@ class RecordingAudit:
     own, ``held`` set the thresholds, and the rest are judged. Records are taken as they are: give them
     encoded and scaled as the clients had them. ``records`` names a CSV that every judged record's score
     and p-value are written to; a report holds none of them. ``digest`` is that of the recording's index
-    when the audit was planned: a recording that has gone on since is another one.
+    when the audit was planned: a recording that has gone on since is another one. Where the recording
+    declares its loss, that must be cross-entropy, which the attacks take; where it declares its
+    ``preprocessing``, the same must be given here.
     """
 
     recording: str
@@ -53,6 +56,7 @@ class RecordingAudit:
     centred: bool = False
     records: str = ""
     digest: str = ""
+    preprocessing: str = ""
 
     kind = "membership"
 
@@ -72,6 +76,7 @@ class RecordingAudit:
         recording = Recording(Path(self.recording))
         if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
+        self.check(recording)
         who, clients = self.roster(recording, data, seeded(seed, "split"))
         model = _still(model)
         watched = Watched(recording, model, clients, (), self.seen, self.centred)
@@ -87,6 +92,20 @@ class RecordingAudit:
             "majority": majority(who.others.y),
         }
         return {"membership": {"attacks": found} | sizes(who, watched), "utility": utility}
+
+    def check(self, recording: Recording) -> None:
+        """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
+        loss, prepared = recording.declared("loss"), recording.declared("preprocessing")
+        if loss not in (None, LOSS):
+            raise DataError(
+                f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
+                f"{LOSS}; record with that loss, or audit the training as a game with its own."
+            )
+        if (prepared or "") != self.preprocessing:
+            raise DataError(
+                f"{self.recording!r} declares the preprocessing {prepared!r}, and the candidates are said to "
+                f"have {self.preprocessing!r}; prepare them alike and say so (--preprocessing)."
+            )
 
     def roster(
         self, recording: Recording, data: Dataset, rng: torch.Generator

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ from torch import Tensor, nn
 from leakscope.core import Params
 from leakscope.errors import DataError
 
-if sys.platform != "win32":
-    pass
-
 FORMAT, VERSION, INDEX = "leakscope recording", 1, "recording.json"
+DECLARED = ("loss", "preprocessing")  # what a writer may say of how its clients trained
 SHOWN = 12  # names that are listed before it is said how many more there are
 
 Client = str | int  # 3 and "3" are the same client
@@ -30,7 +27,7 @@ def loaded(folder: Path) -> dict[str, Any]:
     """The index of a recording, every field of it checked; no path in it leads out of the folder."""
     file = folder / INDEX
     try:
-        index = json.loads(file.read_text(encoding="utf-8"))
+        index = json.loads(own(file).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{str(folder)!r} holds no {INDEX}; give the folder of a recording.") from None
     except (OSError, ValueError, RecursionError) as error:
@@ -54,6 +51,8 @@ def _faults(index: Mapping[str, Any]) -> Iterator[str]:
     rounds: Any = index.get("rounds")
     if not (is_word(index.get("writer")) and isinstance(model, dict) and is_word(model.get("name"))):
         yield "it does not name its writer and its model"
+    if not all(is_word(model[key]) for key in DECLARED if key in model):
+        yield "its loss and preprocessing must be words"
     if not (isinstance(layers := model.get("layers"), list) and layers and all(map(_is_layer, layers))):
         yield "its layers must be names with shapes"
     if len(dict(layers)) < len(layers) or model.get("hash") != hash_of(dict(layers)):
@@ -121,6 +120,19 @@ def digest_of(name: str, tensor: Tensor) -> str:
     digest = hashlib.sha256(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
     digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def own(file: Path) -> Path:
+    """The file, if it is one and no link out of its folder; a pipe would be waited for without end."""
+    try:
+        within = file.resolve(strict=True).parent == file.parent.resolve()
+    except RuntimeError:  # links in a circle
+        within = False
+    if not within:
+        raise damaged(file, "it is a link that leads out of the folder, or in a circle")
+    if not file.is_file():
+        raise damaged(file, "it is no file")
+    return file
 
 
 def damaged(file: Path, why: str) -> DataError:

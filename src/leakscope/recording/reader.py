@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +21,12 @@ from leakscope.recording.index import (
     digest_of,
     listed,
     loaded,
+    own,
     sha256,
     shape_words,
     shapes_of,
     span,
 )
-
-if sys.platform != "win32":
-    pass
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,11 @@ class Recording:
     def model_name(self) -> str:
         """What the writer calls the model."""
         return str(self._index["model"]["name"])
+
+    def declared(self, what: str) -> str | None:
+        """What the writer said of its clients' "loss" or "preprocessing", if it did."""
+        word = self._index["model"].get(what)
+        return None if word is None else str(word)
 
     @property
     def layers(self) -> Shapes:
@@ -193,7 +195,7 @@ class Recording:
         file, wanted = self.path / entry["file"], set(layers if only is None else only)
         require(wanted <= set(layers), "only", f"layers of the recording ({listed(layers)})", only)
         try:
-            with safe_open(file, "pt") as stored:
+            with safe_open(own(file), "pt") as stored:
                 said = (stored.metadata() or {}).get("sha256", "")
                 digests = dict(zip(layers, said.split(), strict=False))
                 if sha256(said) != entry["digest"] or not {*stored.keys()} == {*layers} == {*digests}:

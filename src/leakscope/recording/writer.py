@@ -19,6 +19,7 @@ from leakscope import store
 from leakscope.core import Params
 from leakscope.errors import DataError, StoreError, require
 from leakscope.recording.index import (
+    DECLARED,
     FORMAT,
     INDEX,
     VERSION,
@@ -52,6 +53,8 @@ class Recorder:
     what crossed the wire, and what cannot be audited is refused when it is read. Batch statistics and
     other buffers are left out. A folder that holds a recording of the same model is continued.
     ``clients`` announces who takes part; ``rate`` and ``local_steps`` are what an update has by default.
+    ``loss`` and ``preprocessing`` are words or fingerprints, such as "cross-entropy" and `Dataset.scaling`,
+    that an audit of the recording must be given again: one of another loss or other scaling is refused.
     """
 
     folder: Path
@@ -62,12 +65,17 @@ class Recorder:
     clients: Iterable[Client] = ()
     rate: float | None = None
     local_steps: int | None = None
+    loss: str | None = None
+    preprocessing: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))
         layers = shapes_of(self.model)
         require(is_word(self.model_name), "Recorder.model_name", "a printable name", self.model_name)
         require(is_word(self.writer), "Recorder.writer", "a printable name", self.writer)
+        for name in DECLARED:
+            word = getattr(self, name)
+            require(word is None or is_word(word), f"Recorder.{name}", "None or printable words", word)
         require(len(layers) > 0, "Recorder.model", "a model with parameters", self.model)
         require(not isinstance(self.clients, str), "Recorder.clients", "a collection of names", self.clients)
         names = [_client(client) for client in self.clients]
@@ -108,6 +116,7 @@ class Recorder:
             "name": self.model_name,
             "hash": hash_of(layers),
             "layers": [[*item] for item in layers.items()],
+            **{name: word for name in DECLARED if (word := getattr(self, name)) is not None},
         }
         if not (self.folder / INDEX).exists():
             if others := sorted(item.name for item in self.folder.iterdir() if item.name[0] != "."):
@@ -117,11 +126,12 @@ class Recorder:
             head = {"format": FORMAT, "version": VERSION, "writer": self.writer, "model": model}
             return {**head, "clients": [], "rounds": {}}
         index = loaded(self.folder)
-        for key in ("name", "hash"):
-            if index["model"][key] != model[key]:
+        for key in ("name", "hash", *DECLARED):
+            if index["model"].get(key) != model.get(key):
+                had, has = index["model"].get(key), model.get(key)
                 raise DataError(
-                    f"folder {str(self.folder)!r} records another model, with {key} "
-                    f"{index['model'][key]!r} where this one has {model[key]!r}; choose another folder."
+                    f"folder {str(self.folder)!r} records another model, with {key} {had!r} where this has "
+                    f"{has!r}; choose another folder."
                 )
         return index
 

@@ -1,0 +1,53 @@
+"""The null calibration of an audit: the same answers, held against secrets that were shuffled.
+
+Shuffled secrets have nothing to do with what was released, so that whatever a measure finds in them it would
+find in nothing. The lower end of an interval at 95% may then be above nothing in one of forty shuffles; if it
+is much more often, intervals or baselines of this audit are wrong, and its findings with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from scipy import stats
+
+from leakscope.core import Estimate, Transcript
+from leakscope.errors import require
+from leakscope.measures.success import advantage
+
+SHUFFLES = 100
+DOUBT = 1e-4  # the chance of so many false alarms by bad luck, below which the check fails
+
+
+def shuffled(
+    transcript: Transcript,
+    measure: Callable[[Transcript], Estimate] = advantage,
+    *,
+    rng: torch.Generator,
+    null: float = 0.0,
+    tail: float = 0.025,
+    shuffles: int = SHUFFLES,
+) -> dict[str, Any]:
+    """How often the lower limit of ``measure``, too high with chance ``tail``, is above ``null``, and how
+    large the measure gets, over ``shuffles`` of the secrets; and the share of shuffles that reach what was
+    measured (the permutation test's p, which counts the measurement itself)."""
+    require(shuffles >= 1, "shuffled.shuffles", "at least 1", shuffles)
+    found = measure(transcript)
+    drawn = []
+    for _ in range(shuffles):
+        order = torch.randperm(len(transcript.secrets), generator=rng)
+        drawn.append(measure(replace(transcript, secrets=transcript.secrets[order])))
+    values = torch.tensor([one.value for one in drawn], dtype=torch.float64)
+    alarms = sum(one.low > null for one in drawn)
+    return {
+        "measure": found.name,
+        "shuffles": shuffles,
+        "alarms": alarms,
+        "expected": tail * shuffles,
+        "largest": float(values.quantile(0.95)),
+        "p": (1 + int((values >= found.value).sum())) / (1 + shuffles),
+        "passed": bool(stats.binom.sf(alarms - 1, shuffles, tail) >= DOUBT),
+    }

@@ -1,0 +1,146 @@
+"""The null calibration, and worlds of victim and adversary that do not fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from leakscope import VIB, GradientChannel, Inference, Noise, Posterior, Through, play
+from leakscope.core import Estimate, Knowledge, Transcript
+from leakscope.data import synthetic
+from leakscope.errors import ArgumentError
+from leakscope.experiment import run
+from leakscope.measures.shuffled import shuffled
+from leakscope.measures.success import advantage, auroc, proportion, success_rate
+from leakscope.models import MLP, build, parameters
+from leakscope.plan import from_document
+from leakscope.rng import seeded
+
+# Null calibration
+
+
+def answers(n: int = 400, knows: float = 0.0, seed: int = 0) -> Transcript:
+    rng = seeded(seed, "answers")
+    secrets = (torch.rand(n, generator=rng) < 0.3).long()
+    right = torch.rand(n, generator=rng) < knows
+    drawn = torch.rand(n, generator=rng)
+    scores = torch.where(right, 0.9 * secrets + 0.05, drawn)
+    return Transcript(secrets, torch.stack([1 - scores, scores], 1), torch.tensor([0.7, 0.3]))
+
+
+@pytest.mark.parametrize(("measure", "null"), [(advantage, 0.0), (auroc, 0.5)])
+def test_whatever_was_found_shuffled_secrets_give_few_alarms(measure, null):
+    for knows in (0.0, 0.5, 1.0):
+        found = shuffled(answers(knows=knows), measure, null=null, rng=seeded(1))
+        assert found["passed"]
+        assert found["alarms"] <= 10  # 2.5 expected; 11 or more of 100 have a chance below 1e-4
+
+
+def test_what_is_there_stands_out_of_the_shuffles_and_nothing_does_not():
+    assert shuffled(answers(knows=0.5), auroc, null=0.5, rng=seeded(1))["p"] == pytest.approx(1 / 101)
+    p_values = [
+        shuffled(answers(60, seed=seed), auroc, null=0.5, rng=seeded(seed), shuffles=19)["p"]
+        for seed in range(200)
+    ]
+    small = sum(p <= 0.1 for p in p_values)
+    assert proportion("p at most 0.1", small, 200, level=0.999).low <= 0.1  # a permutation test is valid
+    assert small > 0
+
+
+def test_a_baseline_that_is_too_low_is_caught():
+    def generous(transcript: Transcript) -> Estimate:
+        """Success above one half, where the likeliest value alone has 70%."""
+        found = success_rate(transcript)
+        return replace(found, value=found.value - 0.5, low=found.low - 0.5, high=found.high - 0.5)
+
+    always_first = replace(answers(), guesses=torch.tensor([[1.0, 0.0]]).repeat(400, 1))
+    found = shuffled(always_first, generous, rng=seeded(0))
+    assert found["alarms"] == 100
+    assert not found["passed"]
+
+
+def test_an_interval_that_is_too_narrow_is_caught():
+    narrow = partial(auroc, level=0.1)
+    assert not shuffled(answers(), narrow, null=0.5, rng=seeded(0))["passed"]
+
+
+def test_every_played_cell_has_its_null_calibration():
+    document = {
+        "cell": [
+            {
+                "data": {"name": "synthetic"},
+                "game": {"name": "Inference", "secret": "group", "batch": 4},
+                "rounds": 1,
+                "trials": 60,
+                "rehearsals": 60,
+            }
+        ]
+    }
+    found = run(from_document(document).cell[0], 0, records=synthetic(records=800))["selfcheck"]
+    assert found["shuffles"] == 100
+    assert found["passed"]
+
+
+# The worlds of victim and adversary
+
+
+def world(defense=None, loss=F.cross_entropy):
+    data = synthetic(records=400)
+    train, _, public = data.split(seeded(0), secret="group", train=150, public=100)
+    options = {} if defense is None else {"defense": defense}
+    model = build(MLP((4,)), train, seeded(1), **options)
+    channel = GradientChannel(model, (parameters(model),), loss=loss, **options)
+    game = Inference(train, "group", batch=2)
+    return game, channel, Knowledge(game.on(public), channel, 40)
+
+
+def played(game, channel, knowledge):
+    return play(game, channel, Posterior(), knowledge, trials=20, rng=seeded(2))
+
+
+def test_worlds_that_fit_are_played_whatever_is_believed_of_the_defense():
+    for defense in (None, Noise(0.1), VIB()):
+        game, channel, knowledge = world(defense)
+        played(game, channel, knowledge)
+        played(game, channel, replace(knowledge, channel=channel.undefended()))
+        names = tuple(channel.rounds[0])
+        through = Through(channel, names)
+        played(game, through, replace(knowledge, channel=through))
+
+
+def test_another_model_is_an_error():
+    game, channel, knowledge = world()
+    moved = {name: weight + 1 for name, weight in channel.rounds[0].items()}
+    other = replace(channel, rounds=(moved,))
+    with pytest.raises(ArgumentError, match="must have the model that is sent out, got another"):
+        played(game, channel, replace(knowledge, channel=other))
+    more = replace(channel, rounds=(*channel.rounds, moved))
+    with pytest.raises(ArgumentError, match="got 2 where 1 are observed"):
+        played(game, channel, replace(knowledge, channel=more))
+
+
+def test_another_loss_is_an_error():
+    game, channel, knowledge = world()
+    smooth = replace(channel, loss=partial(F.cross_entropy, label_smoothing=0.2))
+    with pytest.raises(ArgumentError, match="must have the victim's loss"):
+        played(game, channel, replace(knowledge, channel=smooth))
+    again = replace(channel, loss=nn.CrossEntropyLoss())  # another function that says the same
+    played(game, channel, replace(knowledge, channel=again))
+
+
+def test_records_that_were_scaled_otherwise_are_an_error():
+    game, channel, knowledge = world()
+    raw = synthetic(records=400)
+    with pytest.raises(ArgumentError, match="got scaling none where the victim has"):
+        played(game, channel, replace(knowledge, game=game.on(raw)))
+    others = raw.standardised(raw.take(torch.arange(50)))
+    with pytest.raises(ArgumentError, match="must be scaled as the victim's"):
+        played(game, channel, replace(knowledge, game=game.on(others)))
+    narrow = replace(game.data, x=game.data.x[:, :3])
+    with pytest.raises(ArgumentError, match="must be of the victim's form"):
+        played(game, channel, replace(knowledge, game=game.on(narrow)))
