@@ -18,6 +18,7 @@ from leakscope import (
     AdversarialPerturbation,
     Chain,
     Dataset,
+    FlowerAdaptiveClipping,
     Noise,
     Pruning,
     Recorder,
@@ -468,3 +469,29 @@ def test_a_federation_that_cannot_work_is_refused(settings, words):
     chosen = {"clients": clients, "rounds": 2, "local": Local(0.1, batch=4), **settings, "model": model}
     with pytest.raises(ArgumentError, match=words):
         federate(rng=seeded(21), **chosen)
+
+
+@pytest.mark.parametrize("rule", ["flower", "andrew"])
+def test_adaptive_clipping_moves_on_with_the_norms_of_every_rounds_updates(tmp_path, rule):
+    clients = [records(20, seed=i) for i in range(3)]
+    model = small(clients[0])
+    upload = FlowerAdaptiveClipping(0.06, 0.0, 3, rule=rule)
+    recorder = Recorder(tmp_path, model, model_name="mlp")
+    history = federate(model, clients, rounds=4, rng=seeded(1), local=PLAIN, upload=upload, recorder=recorder)
+    recording, clips = Recording(tmp_path), []
+    for r in range(4):
+        norms = []
+        for c, data in enumerate(clients):
+            params = {name: tensor.clone().requires_grad_() for name, tensor in history[r].items()}
+            loss = F.cross_entropy(torch.func.functional_call(model, params, (data.x,)), data.y)
+            slope = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*params.values()])])
+            norms.append(0.1 * slope.double().norm())
+            sent = torch.cat([tensor.flatten() for tensor in recording.update(r, str(c)).values()])
+            assert float(sent.norm()) == pytest.approx(min(float(norms[-1]), upload.clip), rel=1e-4)
+        clips.append(upload.clip)
+        above = float((torch.stack(norms) > upload.clip).double().mean())
+        moved = above if rule == "flower" else 1 - above
+        upload = replace(
+            upload, clip=upload.clip * math.exp(-0.2 * (moved - 0.5))
+        )  # Andrew et al., section 2
+    assert len(set(clips)) == 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,13 +12,18 @@ import torch
 from leakscope import (
     DPSGD,
     Defense,
+    FlowerAdaptiveClipping,
+    FlowerFixedClipping,
+    FlowerLocalDp,
     GradientChannel,
     Inference,
     Knowledge,
     NoiseAware,
+    PercentilePrivacy,
     Plain,
     Posterior,
     RandomForest,
+    SVTPrivacy,
     advantage,
     play,
     seeded,
@@ -84,13 +91,15 @@ def test_the_guarantee_of_a_run_is_dp_accountings_and_grows_with_its_length():
     from dp_accounting.pld import PLDAccountant
 
     defense = DPSGD(1.0, 1.2, "opacus")
-    short, long = (guaranteed(defense, records=1_000, batch=100, rounds=rounds) for rounds in (1, 5))
+    short, long = (
+        guaranteed(defense, records=1_000, batch=100, rounds=rounds, entries=9) for rounds in (1, 5)
+    )
     accountant = PLDAccountant()
     accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(0.1, GaussianDpEvent(1.2)), 10))
     assert short["run"] == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
     assert short["run"] < long["run"]
     assert short["step"] == pytest.approx(gaussian_epsilon(1 / 1.2, 1e-5))
-    assert guaranteed(Defense(), records=10, batch=2, rounds=1) is None
+    assert guaranteed(Defense(), records=10, batch=2, rounds=1, entries=9) is None
 
 
 def test_an_advantage_above_a_valid_bound_is_an_error(parts, channel):
@@ -155,3 +164,34 @@ def test_the_null_defense_is_what_an_undefended_channel_has(channel):
     assert channel.defense == Defense()
     assert channel.undefended().defense == Defense()
     assert isinstance(channel, GradientChannel)
+
+
+def test_a_deployed_filter_promises_what_its_noise_is_worth_for_an_upload_and_for_all():
+    size = {"records": 10, "batch": 2, "rounds": 4, "entries": 50}
+    local = FlowerLocalDp(clip=1.0, sensitivity=1.0, epsilon=1.0)
+    found = guaranteed(local, **size)
+    std = math.sqrt(2 * math.log(1.25e5))
+    assert found["step"] == pytest.approx(gaussian_epsilon(2 / std, 1e-5))
+    assert found["run"] == pytest.approx(gaussian_epsilon(2 * 2 / std, 1e-5))
+    assert found["unit"] == "upload"
+    central = guaranteed(FlowerFixedClipping(clip=0.1, noise=4.0, clients=4), **size)
+    assert central["step"] == pytest.approx(gaussian_epsilon(1.0, 1e-5))
+    adaptive = FlowerAdaptiveClipping(0.1, 4.0, 400, rule="andrew")
+    assert guaranteed(adaptive, **size)["step"] == pytest.approx(gaussian_epsilon(2 * 20 / 4, 1e-5))
+    loose = guaranteed(replace(adaptive, rule="flower"), **size)["step"]
+    assert loose == pytest.approx(gaussian_epsilon(10 * math.exp(0.2 * 0.5), 1e-5))
+    sparse = SVTPrivacy()
+    assert guaranteed(sparse, **size)["run"] == pytest.approx(4 * sparse.proven(50))
+    assert guaranteed(sparse, **size)["delta"] == 0
+
+
+def test_a_filter_without_noise_promises_nothing():
+    size = {"records": 10, "batch": 2, "rounds": 4, "entries": 50}
+    bare = [
+        FlowerLocalDp(sensitivity=0.0),
+        FlowerFixedClipping(noise=0.0),
+        FlowerAdaptiveClipping(noise=0.0),
+        PercentilePrivacy(),
+        SVTPrivacy(version="2.7"),
+    ]
+    assert [guaranteed(one, **size) for one in bare] == [None] * 5

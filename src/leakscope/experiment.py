@@ -218,6 +218,7 @@ def _federation(cell: Cell, seed: int, records: Dataset | None, trusted: Iterabl
         "seed": seed,
         "cell": cell.described,
         **found,
+        "guarantee": _promise(audit, cell.rounds, _size(model)),
         "data": {
             "name": records.name,
             "label": records.label,
@@ -229,6 +230,14 @@ def _federation(cell: Cell, seed: int, records: Dataset | None, trusted: Iterabl
         "model": {"name": cell.model["name"], "parameters": _size(model)},
         "versions": versions(),
     }
+
+
+def _promise(audit: Any, rounds: int, entries: int) -> dict[str, Any] | None:
+    """What the filter that a federation's clients run says of an upload, and of one in every round."""
+    filtered: Defense | None = getattr(audit, "upload", None)
+    if filtered is None:
+        return None
+    return judged.guaranteed(filtered, records=1, batch=1, rounds=rounds, entries=entries)
 
 
 def _played(
@@ -247,7 +256,11 @@ def _played(
         "selfcheck": shuffled(transcript, rng=seeded(seed, "shuffle")),
         "bounds": judged.bounded(transcript, channel, behind(setting.game)),
         "guarantee": judged.guaranteed(
-            victim.defense, records=len(setting.train), batch=cell.training.batch, rounds=cell.rounds
+            victim.defense,
+            records=len(setting.train),
+            batch=cell.training.batch,
+            rounds=cell.rounds,
+            entries=_size(victim.model),
         ),
         "utility": _worth(victim, setting.test),
     }

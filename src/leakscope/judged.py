@@ -15,6 +15,12 @@ from leakscope import bounds, epsilon
 from leakscope.canary import AttributeAudit, Crafted, simulated
 from leakscope.channels import GradientChannel
 from leakscope.core import Defense, Transcript
+from leakscope.defenses.deployed import (
+    FlowerAdaptiveClipping,
+    FlowerFixedClipping,
+    FlowerLocalDp,
+    SVTPrivacy,
+)
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.errors import LeakscopeError
 from leakscope.measures.information import mutual_information
@@ -68,16 +74,27 @@ def _limit(transcript: Transcript, channel: GradientChannel, batch: int) -> dict
 
 
 def guaranteed(
-    defense: Defense, *, records: int, batch: int, rounds: int, delta: float = 1e-5
-) -> dict[str, float] | None:
+    defense: Defense, *, records: int, batch: int, rounds: int, entries: int, delta: float = 1e-5
+) -> dict[str, Any] | None:
     """The epsilon of one step of DP-SGD and of the whole training, one record added or removed: exactly
     for the step, by privacy loss distributions for batches drawn from ``records`` (as if each record
-    joined at random, which is what accountants take shuffled epochs for)."""
+    joined at random, which is what accountants take shuffled epochs for). Of a deployed filter the epsilon
+    of one upload of so many ``entries``, whatever is changed behind it, and of one in every round."""
+    if isinstance(defense, SVTPrivacy):
+        one = defense.proven(entries)
+        found = {"delta": 0.0, "step": one, "run": rounds * one, "unit": "upload"}
+        return found if math.isfinite(one) else None
+    if isinstance(defense, FlowerLocalDp | FlowerFixedClipping | FlowerAdaptiveClipping):
+        if math.isinf(defense.mu):
+            return None
+        step, run = (epsilon.gaussian_epsilon(math.sqrt(r) * defense.mu, delta) for r in (1, rounds))
+        return {"delta": delta, "step": step, "run": run, "unit": "upload"}
     if not isinstance(defense, DPSGD) or not defense.noise or math.isinf(defense.clip):
         return None
     multiplier, steps = defense.multiplier(batch), rounds * math.ceil(records / batch)
     run = epsilon.composed_epsilon(multiplier, delta, steps=steps, sampling=min(1.0, batch / records))
-    return {"delta": delta, "step": epsilon.gaussian_epsilon(1 / multiplier, delta), "run": run}
+    step = epsilon.gaussian_epsilon(1 / multiplier, delta)
+    return {"delta": delta, "step": step, "run": run, "unit": "record"}
 
 
 def certified(

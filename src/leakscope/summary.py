@@ -175,7 +175,8 @@ def _guarantee(found: Sequence[Json | None]) -> Json | None:
     tables = [table for table in found if table]
     if not tables or len(tables) < len(found):
         return None
-    return {name: max(float(table[name]) for table in tables) for name in ("delta", "step", "run")}
+    worst = {name: max(float(table[name]) for table in tables) for name in ("delta", "step", "run")}
+    return worst | {"unit": tables[0].get("unit", "record")}
 
 
 def _number(value: object) -> bool:

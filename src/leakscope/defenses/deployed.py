@@ -108,9 +108,10 @@ class FlowerAdaptiveClipping(Defense):
     """Flower's central differential privacy with adaptive clipping, as it falls to one upload in one round.
 
     ``clip`` is the round's norm; `after` gives the next round's defense, and `in_rounds` one for every
-    round, as GradientChannel.fitted takes them. The server learns the fraction of clients that were clipped
-    with noise of standard deviation ``count_noise`` / ``clients`` (count_noise None: clients / 20), and the
-    noise on the updates is raised so that both together have the multiplier ``noise`` (Andrew et al. 2021).
+    round, as GradientChannel.fitted takes them; `training.federate` moves it on by itself. The server learns
+    the fraction of clients that were clipped with noise of standard deviation ``count_noise`` / ``clients``
+    (count_noise None: clients / 20), and the noise on the updates is raised so that both together have the
+    multiplier ``noise`` (Andrew et al. 2021).
 
     ``rule="andrew"`` is the paper's: the norm moves by exp(-``rate`` (unclipped - ``quantile``)) towards
     that quantile of the norms, and the noise has the norm that clipped. ``"flower"`` is what flwr 1.41
@@ -166,10 +167,23 @@ class FlowerAdaptiveClipping(Defense):
         (rounds, clients)."""
         now, found = self, []
         for row in norms:
-            later = now.after(float((row > now.clip).double().mean()), rng)
-            found.append(now._fixed(later.clip if self.rule == "flower" else now.clip))
-            now = later
+            fixed, now = now.in_round(row, rng)
+            found.append(fixed)
         return tuple(found)
+
+    def in_round(
+        self, norms: Tensor, rng: torch.Generator
+    ) -> tuple[FlowerFixedClipping, FlowerAdaptiveClipping]:
+        """What is done to the uploads of one round, and the next round's defense."""
+        later = self.after(float((norms > self.clip).double().mean()), rng)
+        return self._fixed(later.clip if self.rule == "flower" else self.clip), later
+
+    @property
+    def mu(self) -> float:
+        """How far apart two updates of one client can be, in standard deviations of the upload's noise, the
+        count of clipped clients included; under "flower" at the most."""
+        least = math.exp(-self.rate * (1 - self.quantile)) if self.rule == "flower" else 1.0
+        return 2 * math.sqrt(self.clients) / (self.noise * least) if self.noise else math.inf
 
     @property
     def _count_noise(self) -> float:
@@ -324,13 +338,19 @@ def _log_below(gap: Tensor) -> Tensor:
 
 def _clipped(layers: Layers, clip: float, std: float, rng: torch.Generator) -> Layers:
     """Every trial's whole update scaled to a norm of at most ``clip``, with Gaussian noise."""
-    norm = _flat(layers).double().norm(dim=1)
-    scale = (clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+    long = norm(layers)
+    scale = (clip / long.clamp(min=torch.finfo(long.dtype).tiny)).clamp(max=1)
     small = {
         name: tensor * scale.to(tensor.dtype).view(-1, *[1] * (tensor.dim() - 1))
         for name, tensor in layers.items()
     }
     return _kept(layers, noisy(small, std, rng))
+
+
+def norm(update: Layers) -> Tensor:
+    """The norm of every trial's whole update (t,)."""
+    found: Tensor = _flat(update).double().norm(dim=1)
+    return found
 
 
 def _flat(layers: Layers) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from leakscope.core import Defense, Loss, Params
 from leakscope.dataset import Dataset
+from leakscope.defenses.deployed import FlowerAdaptiveClipping, norm
 from leakscope.errors import ArgumentError, require
 from leakscope.rng import fork, integer
 from leakscope.training.local import Local, Task, trained
@@ -71,18 +72,19 @@ def federate(
         weighted=weighted,
         server_rate=server_rate,
         defense=defense or Defense(),
-        upload=upload,
         virtual=virtual,
         recorder=recorder,
         order=order,
         loss=loss,
     )
     require(rounds >= 0, "federate.rounds", "at least 0", rounds)
+    if upload is not None:
+        on_updates(upload, "federate.upload")
     fixed = None if repartition else federation.cut(rng)
     params = state(model)
     history: list[Params] = [params]
     for r in range(rounds):
-        params = federation.round(r, params, fixed, rng)
+        params, upload = federation.round(r, params, fixed, rng, upload)
         if not all(value.isfinite().all() for value in params.values()):
             raise ArgumentError(
                 f"federate diverged in round {r} (0 being the first) at rate {local.rate_in(r)} and server "
@@ -105,7 +107,6 @@ class _Federation:
     weighted: bool
     server_rate: float
     defense: Defense
-    upload: Defense | None
     virtual: int
     recorder: Observer | None
     order: Order | None
@@ -126,8 +127,6 @@ class _Federation:
             raise ArgumentError(
                 "federate.order must be None with virtual clients, as it does not say whose rows are whose."
             )
-        if self.upload is not None:
-            on_updates(self.upload, "federate.upload")
         Step.of(self.model, loss=self.loss, defense=self.defense)  # refuses before anything is recorded
 
     def cut(self, rng: torch.Generator) -> list[tuple[Tensor, ...]]:
@@ -139,9 +138,14 @@ class _Federation:
         return tuple(rows.tensor_split(self.virtual))
 
     def round(
-        self, r: int, params: Params, fixed: list[tuple[Tensor, ...]] | None, rng: torch.Generator
-    ) -> dict[str, Tensor]:
-        """The global model after round ``r``."""
+        self,
+        r: int,
+        params: Params,
+        fixed: list[tuple[Tensor, ...]] | None,
+        rng: torch.Generator,
+        upload: Defense | None,
+    ) -> tuple[dict[str, Tensor], Defense | None]:
+        """The global model after round ``r``, and the next round's ``upload``."""
         count = math.ceil(round(self.fraction * len(self.clients), 9))  # 0.07 x 100 is 7.000000000000001
         chosen = sorted(torch.randperm(len(self.clients), generator=rng)[:count].tolist())
         rngs = fork(rng, count)
@@ -150,14 +154,23 @@ class _Federation:
         if self.recorder is not None:
             self.recorder.global_model(r, params)
         mean = {name: torch.zeros_like(value, dtype=_sums(value)) for name, value in params.items()}
-        each = zip(chosen, rngs, weights, tasks, self._local(r, params, tasks), strict=True)
-        for c, own, weight, parts, client in each:
-            update = self._update(r, c, params, client, own, steps=len(parts[0].order))
+        after: Iterable[Params] = self._local(r, params, tasks)
+        later = upload
+        if isinstance(upload, FlowerAdaptiveClipping):  # how all clients do decides what is done to each
+            after = list(after)
+            norms = torch.cat([norm(self._difference(params, client)) for client in after])
+            upload, later = upload.in_round(norms, rng)
+        for c, own, weight, parts, client in zip(chosen, rngs, weights, tasks, after, strict=True):
+            update = self._update(r, c, params, client, own, upload, steps=len(parts[0].order))
             for name, value in update.items():
                 mean[name].add_(value, alpha=weight / sum(weights))
         for name, _ in self.model.named_parameters():
             mean[name] = params[name] - self.server_rate * mean[name]
-        return {name: _as(value, params[name].dtype) for name, value in mean.items()}
+        return {name: _as(value, params[name].dtype) for name, value in mean.items()}, later
+
+    def _difference(self, params: Params, client: Params) -> dict[str, Tensor]:
+        """Γ as one trial."""
+        return {name: (params[name] - client[name])[None] for name, _ in self.model.named_parameters()}
 
     def _tasks(
         self, r: int, c: int, fixed: list[tuple[Tensor, ...]] | None, rng: torch.Generator
@@ -195,16 +208,23 @@ class _Federation:
             yield own[0] if len(own) == 1 else _average(own)
 
     def _update(
-        self, r: int, c: int, params: Params, client: Params, rng: torch.Generator, *, steps: int
+        self,
+        r: int,
+        c: int,
+        params: Params,
+        client: Params,
+        rng: torch.Generator,
+        upload: Defense | None,
+        *,
+        steps: int,
     ) -> dict[str, Tensor]:
         """What the client uploads: Γ, as the defense lets it be, and its running statistics."""
-        names, samples = [name for name, _ in self.model.named_parameters()], len(self.clients[c])
-        update = {name: params[name] - client[name] for name in names}
-        uploaded = client
-        if self.upload is not None:
-            whole = {name: tensor[None] for name, tensor in update.items()}
-            released = self.upload.release(whole, None, rng, batch=samples)
-            update = {name: tensor[0] for name, tensor in released.items()}
+        samples, whole = len(self.clients[c]), self._difference(params, client)
+        uploaded, released = client, whole
+        if upload is not None:
+            released = dict(upload.release(whole, None, rng, batch=samples))
+        update = {name: tensor[0] for name, tensor in released.items()}
+        if upload is not None:
             # In float64, so that what is read back, θ - uploaded, is Γ itself.
             uploaded = {name: params[name].double() - tensor.double() for name, tensor in update.items()}
         if self.recorder is not None:
