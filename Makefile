@@ -1,12 +1,13 @@
 # make audit   set everything up in .venv and audit the Adult data that ships with the package
 # make test    set everything up and run lint, format check, type check and the whole suite
+# make docs    set everything up and build the documentation into site/
 
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
-FILES  := src tests benchmarks examples
+FILES  := src tests benchmarks examples docs
 
-.PHONY: audit test check tables bench clean
+.PHONY: audit test check docs bench clean
 
 audit: $(VENV)/.core
 	$(BIN)/leakscope audit adult
@@ -19,8 +20,8 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check $(FILES)
 	$(BIN)/mypy
 
-tables: $(VENV)/.dev
-	$(BIN)/python -m leakscope.published README.md
+docs: $(VENV)/.dev
+	$(BIN)/properdocs build --strict
 
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/gradients.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import importlib
+import itertools
 import json
 import shutil
 import signal
@@ -19,7 +20,20 @@ import pandas as pd
 import pytest
 import torch
 
-from leakscope import MLP, Dataset, Local, Recorder, audits, experiment, load, seeded, store, sweep, tuning
+from leakscope import (
+    MLP,
+    Dataset,
+    Local,
+    Recorder,
+    audits,
+    experiment,
+    headlines,
+    load,
+    seeded,
+    store,
+    sweep,
+    tuning,
+)
 from leakscope.models import build
 from leakscope.plan import from_document, parse
 from leakscope.training import federate
@@ -54,7 +68,8 @@ def table(path, rows=900, name="mark"):
 
 
 COMMANDS = {"audit": "DATA", "tune": "DATA", "run": "PLAN", "report": "FOLDER", "recording": "FOLDER"}
-COMMANDS |= {"papers": "PAPER", "list": ""}
+COMMANDS |= {"papers": "PAPER", "list": "", "localise": "DATA", "guard": "DATA", "encode": "DATA"}
+COMMANDS |= {"gate": "FOLDER", "compare": "", "summary": ""}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -71,8 +86,10 @@ def test_help_tells_what_each_command_does_and_takes(command):
 def test_every_option_says_what_it_is_for():
     for command in COMMANDS:
         shown = CliRunner().invoke(cli.app, [command, "--help"]).stdout
-        for line in shown.split("Options:\n")[1].splitlines():
-            assert not line.startswith("  -") or "  " in line.strip(), line
+        lines = [*shown.split("Options:\n")[1].splitlines(), ""]
+        for line, below in itertools.pairwise(lines):  # a long option has its words below it
+            said = "  " in line.strip() or below.startswith(" " * 8)
+            assert not line.startswith("  -") or said, line
         assert "/ --no-" not in shown
 
 
@@ -499,7 +516,7 @@ def test_side_knowledge_that_does_not_reach_a_game_is_noted():
     data = load("adult")
     for known, words in (["age"], ["Distribution"]), ([], []):
         plan = from_document(audits.document(data, {"name": "adult"}, secret="sex", known=known))
-        found = list(terminal.notes(plan, []))
+        found = list(headlines.notes(plan, []))
         assert [
             f"--known does not reach {word}:" in note for word, note in zip(words, found, strict=True)
         ] == [True] * len(words)
@@ -507,9 +524,9 @@ def test_side_knowledge_that_does_not_reach_a_game_is_noted():
 
 def test_the_line_about_a_cell_of_dp_sgd_has_its_epsilon():
     result = {"estimates": {"success": {"value": 0.5}}, "guessing": 0.5}
-    assert terminal.headline(result) == "right in 50.0% of trials, guessing 50.0%"
+    assert headlines.headline(result) == "right in 50.0% of trials, guessing 50.0%"
     promise = {"delta": 1e-5, "step": 5.3, "run": 12.341}
-    assert terminal.headline(result | {"guarantee": promise}).endswith(
+    assert headlines.headline(result | {"guarantee": promise}).endswith(
         "by its own accounting (12.4, 1e-5)-DP"
     )
 

@@ -1,19 +1,202 @@
-"""What the pages show runs."""
+"""What the pages show runs, and prints what they say it prints."""
 
 from __future__ import annotations
 
+import doctest
+import importlib.util
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from leakscope import Inference, Knowledge, Plain, play, seeded, success_rate
+from leakscope import Inference, Knowledge, Plain, play, published, seeded, success_rate
+from leakscope.errors import DataError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
+    import typer
+    from typer.testing import CliRunner
+
+    from leakscope import cli
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [str(path.relative_to(ROOT)) for path in sorted(DOCS.rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# ([\w-]+\.(?:py|toml))\n")  # a block that begins with a file's name is that file
+CODE = re.compile(r"# exit code (\d)$")
+NEEDED = {"index.md", "first-audit.md", "your-csv.md", "your-model.md", "your-federation.md"}
+NEEDED |= {"reading-the-report.md", "the-game.md", "threat-models.md", "extending.md"}
+NEEDED |= {f"papers/{number}.md" for number in published.documents()}
+
+
+def fences(page: str) -> list[tuple[str, str]]:
+    """The language and the text of every fenced block."""
+    return FENCE.findall((ROOT / page).read_text(encoding="utf-8"))
 
 
 def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    return [code for language, code in fences(page) if language == "python"]
+
+
+def commands(code: str) -> list[str]:
+    return [line for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def run(command: str) -> str:
+    """What ``leakscope ...`` prints; it must end with the exit code its comment says, or with 0."""
+    name, *words = shlex.split(command, comments=True)
+    assert name == "leakscope", command
+    result = CliRunner().invoke(cli.app, words, prog_name="leakscope")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    expected = CODE.search(command)
+    assert result.exit_code == (int(expected[1]) if expected else 0), result.output
+    return result.stdout
+
+
+def write(code: str) -> None:
+    """The file that a block is."""
+    name = FILE.match(code)[1]
+    Path(name).write_text(code, encoding="utf-8")
+    sys.modules.pop(Path(name).stem, None)  # another page may have had one of the same name
+    importlib.invalidate_caches()
+
+
+def same(shown: str, told: str) -> bool:
+    """Whether this was printed; ``...`` stands for anything."""
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(shown, told, flags)
+
+
+def follow(page: str, printed: Callable[[], str], *, flower: bool) -> None:
+    """Do what a page shows, from its first block to its last, in the folder we are in."""
+    names, told = {"__name__": "page"}, ""
+    for language, code in fences(page):
+        if "flwr" in code and not flower:
+            continue
+        if language in ("python", "toml") and FILE.match(code):
+            write(code)
+        elif language == "python":
+            exec(compile(code, page, "exec"), names)
+            told = printed()
+        elif language == "bash":
+            told = "".join(run(command) for command in commands(code))
+        elif language == "text":
+            assert same(code, told), f"{page} shows\n{code}\nand what is printed is\n{told}"
+        else:
+            pytest.fail(f"{page} has a block of {language!r}: nothing runs it")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder to work in; cells are run one after the other, in this process."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    return tmp_path
+
+
+def flower() -> bool:
+    """Whether Flower is here; it is imported once, with the warnings that are its own."""
+    if importlib.util.find_spec("flwr") is None:
+        return False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import leakscope.flower  # noqa: F401
+    return True
+
+
+def test_the_site_has_the_pages_it_needs_and_no_page_is_out_of_its_menu():
+    menu = set(re.findall(r": (\S+\.md)$", (ROOT / "properdocs.yml").read_text(encoding="utf-8"), re.M))
+    assert menu == {str(Path(page).relative_to("docs")) for page in PAGES}
+    assert menu >= NEEDED
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_runs_and_prints_what_it_shows(page, here, capsys):
+    if any("flwr" in code for _, code in fences(page)) and not flower():
+        follow(page, lambda: capsys.readouterr().out, flower=False)
+        pytest.skip('the blocks about Flower were left out; run: pip install "leakscope[flower]"')
+    follow(page, lambda: capsys.readouterr().out, flower=True)
+
+
+def test_a_page_that_shows_what_is_not_printed_is_caught(here, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "page.md").write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n")
+    with pytest.raises(AssertionError, match=r"page\.md shows"):
+        follow("page.md", lambda: capsys.readouterr().out, flower=True)
+    (tmp_path / "page.md").write_text("```bash\nleakscope report nowhere\n```\n")
+    with pytest.raises(Exception, match="nowhere"):
+        follow("page.md", lambda: capsys.readouterr().out, flower=True)
+
+
+@pytest.fixture(scope="module")
+def tables():
+    """The hook that fills the papers' pages."""
+    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("number", published.documents())
+def test_a_papers_page_gets_its_tables_and_values_from_what_was_measured(number, tables):
+    text = (DOCS / "papers" / f"{number}.md").read_text(encoding="utf-8")
+    assert {mark[0] for mark in tables.TABLE.findall(text)} == {number}
+    assert {mark[0] for mark in tables.VALUE.findall(text)} <= {number}
+    made = tables.on_page_markdown(text, page=None)
+    assert "<!-- table" not in made
+    assert "{{" not in made
+    raw = json.loads((published.FOLDER / "measured" / f"{number}.json").read_text(encoding="utf-8"))
+    known = {(e["cell"], e["measure"], f"{e['value']:.4f} ({e['low']:.4f} to {e['high']:.4f})") for e in raw}
+    rows = [
+        tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in made.splitlines() if "| " in line
+    ]
+    values = [(row[0], row[1], row[3]) for row in rows if len(row) == 7 and row[0] not in ("cell", "---")]
+    assert values
+    assert set(values) <= known
+
+
+def test_a_value_that_was_not_measured_cannot_stand_on_a_page(tables):
+    assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", tables.filled("{{ 000 attribute-adult: auroc }}"))
+    for mark in (
+        "{{ 000 attribute-adult: luck }}",
+        "<!-- table 000 fig99 -->",
+        "<!-- table 000 fig2: luck -->",
+    ):
+        with pytest.raises(DataError):
+            tables.filled(mark)
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    pytest.importorskip("properdocs", reason='ProperDocs is not installed; run: pip install "leakscope[dev]"')
+    command = [
+        sys.executable,
+        "-m",
+        "properdocs",
+        "build",
+        "--strict",
+        "--quiet",
+        "-d",
+        str(tmp_path / "site"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0.99" in (tmp_path / "site" / "papers" / "000.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "site" / "tables.py").exists()
 
 
 @pytest.mark.slow
@@ -60,6 +243,67 @@ def test_the_guard_of_the_readme_hides_the_secret_from_one_draw_and_less_from_si
     assert all(float(line[2]) < 0.75 for line in lines[:2])
 
 
+def test_no_block_of_python_in_the_readme_is_left_out():
+    assert len(blocks("README.md")) == 4  # each has a test of its own above
+
+
+SMALL = {  # the README's commands with sizes for a test
+    "audit": "--rounds 1 --trials 60 --rehearsals 60",
+    "tune": "--rounds 1 --trials 60 --rehearsals 60 --halvings 1",
+    "localise": "--rounds 1 --trials 60 --rehearsals 60",
+    "guard": "--lambda 0.5 --epochs 1 --train 400 --public 600 --trials 60 --rehearsals 120",
+}
+
+
+def smaller(command: str) -> str:
+    words = shlex.split(command, comments=True)
+    sizes = "" if "--recording" in words else SMALL.get(words[1], "")
+    return f"{shlex.join(words)} {sizes}"
+
+
+def parsed(command: str) -> None:
+    """Refuse a command whose options do not exist; nothing is run."""
+    _, name, *words = shlex.split(command, comments=True)
+    typer.main.get_command(cli.app).commands[name].make_context(name, words)
+
+
+def prepared(names: dict) -> None:
+    """What the README's reader has: a table, and candidates for the recording of its federation."""
+    rng = np.random.default_rng(0)
+    rows = [f"{rng.normal(60, 10):.1f},{rng.choice(['f', 'm'])},{rng.integers(2)}" for _ in range(600)]
+    Path("patients.csv").write_text("\n".join(["age,gender,mortality", *rows]) + "\n")
+    members, others = names["clients"][0], names["others"]
+    client = ["0"] * len(members) + ["nobody"] * len(others)
+    x, y = (np.concatenate([getattr(members, a), getattr(others, a)]) for a in ("x", "y"))
+    np.savez("candidates.npz", x=x, y=y, client=client)
+
+
+@pytest.mark.slow
+def test_every_command_of_the_readme_runs(here):
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace(".venv/bin/", "")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    names: dict = {}
+    exec(blocks("README.md")[1], names)
+    prepared(names)
+    run(smaller("leakscope audit adult"))  # what make audit runs
+    for language, code in FENCE.findall(text):
+        if language == "toml":
+            write(code)
+        for command in commands(code) if language == "sh" else ():
+            _, name, *rest = shlex.split(command, comments=True)
+            if command.startswith("make"):
+                assert f"\n{name}:" in makefile, command
+            elif rest[:1] == ["celeba"]:
+                parsed(command)  # its files do not ship
+            elif name == "gate":
+                run(f"{command.partition('#')[0]}# exit code 1")  # sixty trials are enough to see a leak
+            else:
+                if name == "audit" and rest[0] == "adult":
+                    shutil.rmtree("audit-adult")  # another audit, in the same folder
+                run(smaller(command))
+    assert Path("shared.npz").exists()
+
+
 def test_the_attack_of_the_contributing_page_finds_everything_in_plain(parts):
     (code,) = blocks("CONTRIBUTING.md")
     names: dict = {"__name__": "example"}
@@ -70,7 +314,7 @@ def test_the_attack_of_the_contributing_page_finds_everything_in_plain(parts):
     assert success_rate(transcript).value == 1.0
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", *PAGES])
 def test_every_link_to_a_file_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
-        assert (ROOT / target).exists(), target
+        assert ((ROOT / page).parent / target).exists(), target

@@ -16,7 +16,7 @@ from test_report import HOSTILE, Tags
 from test_report_defenses import audit
 from test_report_membership import attacked, federation
 
-from leakscope import Transcript, advantage, auroc, epsilon, gating, report, store, svg, tpr_at_fpr
+from leakscope import Transcript, advantage, auroc, epsilon, gating, pages, store, svg, tpr_at_fpr
 from leakscope.errors import PlanError
 from leakscope.experiment import measure
 from leakscope.gating import evidence
@@ -335,10 +335,10 @@ def test_a_bad_appetite_is_refused_in_one_sentence(text, words):
 
 
 def html(verdict):
-    environment = report._template().environment
+    environment = pages.template("report.html").environment
     template = '{% from "gate.html" import gate_section with context %}{{ gate_section(gate) }}'
     return environment.from_string(template).render(
-        gate=gating.section(verdict), icon=report._marked(svg.severity)
+        gate=gating.section(verdict), icon=pages.marked(svg.severity)
     )
 
 

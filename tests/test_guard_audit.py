@@ -22,6 +22,7 @@ from leakscope import (
     NeuGuard,
     TableEncoder,
     Unguarded,
+    engines,
     load_encoder,
 )
 from leakscope.data import synthetic
@@ -281,3 +282,27 @@ def test_baselines_against_membership_can_be_audited_with_the_network_they_were_
 def test_what_cannot_be_asked_for_is_refused(settings, message):
     with pytest.raises(ArgumentError, match=message):
         GuardAudit(Inf2Guard("attribute", "sex"), **settings)
+
+
+def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come():
+    records = synthetic(records=1_200)
+    rare = torch.zeros(1_200, dtype=torch.long)
+    rare[::2], rare[:60] = 1, 2
+    records = dataclasses.replace(records, private={**records.private, "rare": rare})
+    guard = GUARD | {"column": "rare"}
+    found = run(cell(guard=guard), 0, records=records)
+    assert found["data"]["public"] == 400
+    (judged,) = found["guarding"]["judged"]
+    assert judged["column"] == "rare"
+
+
+def test_a_worker_says_how_far_the_guards_training_has_come(tmp_path):
+    asked = cell()
+    told = []
+    run(asked, 0, records=synthetic(records=1_200), watch=lambda done, total: told.append((done, total)))
+    assert told == [(1, 2), (2, 2)]
+    list(engines.Loky().results([(asked, 0)], jobs=1, trusted=(), beats=tmp_path))
+    assert engines.beat(tmp_path / asked.key(0)) == (2, 2)
+    (tmp_path / "half").write_text("2 ")
+    assert engines.beat(tmp_path / "half") is None
+    assert engines.beat(tmp_path / "none") is None

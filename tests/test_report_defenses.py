@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 from test_report import HOSTILE, Tags, estimate, failed, grid, page, result, tables_after_figures
 
-from leakscope import charts, report
+from leakscope import charts, pages, report
 from leakscope.sections import frontier, secrets
 from leakscope.summary import audits, summarise
 
@@ -209,7 +209,7 @@ def test_the_guarantee_of_dp_sgd_stands_beside_its_attacks():
 
 def test_a_promised_epsilon_is_never_rounded_down():
     values = (5.361, 0.01991, 12.31, 7.0, 284.0, 2841.2, 0.0)
-    assert [report.promised(v) for v in values] == ["5.37", "0.02", "12.4", "7", "284", "2850", "0"]
+    assert [pages.promised(v) for v in values] == ["5.37", "0.02", "12.4", "7", "284", "2850", "0"]
 
 
 @pytest.mark.parametrize("bounds", [None, bounded(None)])
@@ -265,7 +265,7 @@ def test_an_audit_says_what_it_certifies_and_what_the_mechanism_promises():
 
 
 def test_a_certified_epsilon_is_never_rounded_up():
-    assert [report.certified(v) for v in (5.369, 0.01999, 12.39, 7.0, 0.0)] == [
+    assert [pages.certified(v) for v in (5.369, 0.01999, 12.39, 7.0, 0.0)] == [
         "5.36",
         "0.0199",
         "12.3",

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope import VIB, GradientChannel, Inference, Noise, Posterior, Through, play
+from leakscope import VIB, GradientChannel, Inference, Noise, Posterior, Through, play, report
 from leakscope.core import Estimate, Knowledge, Transcript
 from leakscope.data import synthetic
 from leakscope.errors import ArgumentError
@@ -20,6 +20,7 @@ from leakscope.measures.success import advantage, auroc, proportion, success_rat
 from leakscope.models import MLP, build, parameters
 from leakscope.plan import from_document
 from leakscope.rng import seeded
+from leakscope.selfchecks import selfchecks
 
 # Null calibration
 
@@ -144,3 +145,53 @@ def test_records_that_were_scaled_otherwise_are_an_error():
     narrow = replace(game.data, x=game.data.x[:, :3])
     with pytest.raises(ArgumentError, match="must be of the victim's form"):
         played(game, channel, replace(knowledge, game=game.on(narrow)))
+
+
+# On the page
+
+
+def checked(cell: str, alarms: int, *, passed: bool) -> dict:
+    found = {"measure": "advantage", "shuffles": 100, "alarms": alarms, "expected": 2.5, "largest": 0.04}
+    return {"cell": {"id": cell, "game": {"name": "Inference"}}, "seed": 3} | {
+        "selfcheck": found | {"p": 0.01, "passed": passed}
+    }
+
+
+def test_checks_are_found_wherever_they_are_and_failures_come_first():
+    inner = checked("", 1, passed=True)["selfcheck"]
+    layers = {"latent": [{"secret": "sex", "layers": {"fc1": {"selfcheck": inner}}}]}
+    attacks = {"judged": [{"secret": "attribute", "attacks": [{"name": "Network", "selfcheck": inner}]}]}
+    results = [
+        checked("good", 2, passed=True),
+        {"cell": {"id": "deep"}, "seed": 0, "localisation": layers},
+        {"cell": {"id": "guard"}, "seed": 0, "guarding": attacks},
+        {"cell": {"id": "broken"}, "seed": 0, "selfcheck": {"shuffles": "many"}},
+        checked("bad", 40, passed=False),
+    ]
+    found = selfchecks(results)
+    assert [check.cell for check in found] == ["bad", "good", "deep", "guard"]
+    assert [check.where for check in found] == ["", "", "sex, fc1", "attribute, Network"]
+
+
+def test_the_page_shows_the_self_check_and_leads_with_its_failure(tmp_path):
+    document = {
+        "cell": [
+            {
+                "id": "one",
+                "data": {"name": "synthetic"},
+                "game": {"name": "Inference", "secret": "group", "batch": 4},
+                "rounds": 1,
+                "trials": 60,
+                "rehearsals": 60,
+            }
+        ]
+    }
+    result = run(from_document(document).cell[0], 0, records=synthetic(records=800))
+    page = report.render([result], plan="", title="t")
+    assert "100 times in all" in page
+    assert "It passes." in page
+    assert "The self-check failed" not in page
+    broken = {**result, "selfcheck": {**result["selfcheck"], "alarms": 60, "passed": False}}
+    page = report.render([broken], plan="", title="t")
+    assert page.index("The self-check failed") < page.index("At a glance")
+    assert "1 check of 1 failed" in page

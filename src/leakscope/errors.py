@@ -7,14 +7,26 @@
     ├── StoreError            results cannot be written or read
     └── MissingExtra          an optional dependency is not installed
 
-A message gives the argument, the rule, the value and the way out.
+A message gives the argument, the rule, the value and the way out, on one line of characters that print,
+whatever stands in the names and values that it quotes.
 """
 
 from __future__ import annotations
 
+LONGEST = 3_000  # characters of a message: what it quotes may be as long as a file
+
+
+def printable(text: str) -> str:
+    """The text on one line, as a terminal may show it: what does not print is written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class LeakscopeError(Exception):
     """Something the user can put right; the message says how."""
+
+    def __str__(self) -> str:
+        words, half = super().__str__(), LONGEST // 2
+        return printable(words if len(words) <= LONGEST else f"{words[:half]} ... {words[-half:]}")
 
 
 class ArgumentError(LeakscopeError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
@@ -32,6 +32,8 @@ from leakscope.plan import FORMAT, Cell, architecture, audits, construct, federa
 from leakscope.referee import play
 from leakscope.rng import seeded
 from leakscope.training import fit, logits
+
+Watch = Callable[[int, int], None]  # (done, of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +89,7 @@ def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
         playable = records.frequent(game["user"], 2 * game.get("batch", UserInference.batch))
     people = game.get("user") or game.get("people") or cell.data.get("by")
     secret = next((game[key] for key in ("secret", "column", "attribute") if game.get(key)), None)
-    secret = next(iter(game.get("secrets", ())), secret if not guards(cell) else _hidden(game))
+    secret = next(iter(game.get("secrets", ())), secret if not guards(cell) else _hidden(cell, playable))
     train, test, public = playable.split(
         seeded(seed, "split"),
         secret=None if people else secret,
@@ -99,11 +101,19 @@ def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
     return Parts(records, train, test, public)
 
 
-def _hidden(game: Mapping[str, Any]) -> str | None:
-    """The column that a guard is tried for, if there is one."""
-    guard = game["guard"]
-    named = [one.get("column") for one in (game, guard, *guard.get("guards", ()))]
-    return next((column for column in named if column), None)
+def _hidden(cell: Cell, records: Dataset) -> str | None:
+    """The column that a guard is tried for, over which public records are balanced; None where there is
+    none, or where its rarest value has too few records for that: then they are drawn as they come."""
+    guard = cell.game["guard"]
+    named = [
+        one.get("column") for one in (cell.game, guard, *guard.get("guards", ()), guard.get("guard") or {})
+    ]
+    column = next((column for column in named if column), None)
+    if column is None or cell.public is None:
+        return column
+    counts = torch.bincount(records.secret(column))
+    counts = counts[counts > 0]
+    return column if cell.public // len(counts) < int(counts.min()) else None
 
 
 def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
@@ -141,14 +151,22 @@ def _trained(cell: Cell, seed: int, train: Dataset, trusted: Iterable[str], defe
 
 
 def run(
-    cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()
+    cell: Cell,
+    seed: int,
+    *,
+    records: Dataset | None = None,
+    trusted: Iterable[str] = (),
+    watch: Watch | None = None,
 ) -> dict[str, Any]:
-    """The result of one cell with one seed: of a game, or of an audit of DP-SGD's step or a federation."""
+    """The result of one cell with one seed: of a game, or of an audit of DP-SGD's step or a federation.
+    ``watch`` is told how far a long training has come."""
     start = time.perf_counter()
     if federated(cell):
-        return _federation(cell, seed, records, trusted) | {"seconds": round(time.perf_counter() - start, 2)}
+        found = _federation(cell, seed, records, trusted)
+        return found | {"seconds": round(time.perf_counter() - start, 2)}
     if guards(cell):
-        return _guarded(cell, seed, records, trusted) | {"seconds": round(time.perf_counter() - start, 2)}
+        found = _guarded(cell, seed, records, trusted, watch)
+        return found | {"seconds": round(time.perf_counter() - start, 2)}
     parts = (
         _split(cell, seed, records) if audits(cell) else prepare(cell, seed, records=records, trusted=trusted)
     )
@@ -172,14 +190,22 @@ def run(
     }
 
 
-def _guarded(cell: Cell, seed: int, records: Dataset | None, trusted: Iterable[str]) -> dict[str, Any]:
+def _guarded(
+    cell: Cell, seed: int, records: Dataset | None, trusted: Iterable[str], watch: Watch | None
+) -> dict[str, Any]:
     """What a guard's representations are worth, and what is found in them."""
     audit: GuardAudit = construct(cell.game, "audit", trusted=trusted)
     if any(secret == "membership" for secret, _, _ in audit.asked()):  # none is member and non-member at once
         records = (dataset(cell.data) if records is None else records).distinct()
     parts = _split(cell, seed, records)
     found = audit.run(
-        parts.train, parts.test, parts.public, trials=cell.trials, rehearsals=cell.rehearsals, seed=seed
+        parts.train,
+        parts.test,
+        parts.public,
+        trials=cell.trials,
+        rehearsals=cell.rehearsals,
+        seed=seed,
+        progress=(lambda epoch, epochs, _: watch(epoch + 1, epochs)) if watch else None,
     )
     return {
         "format": FORMAT,

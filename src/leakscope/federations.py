@@ -123,6 +123,11 @@ class Federation:
         return value if isinstance(value, int) else 0
 
     @property
+    def guarantee(self) -> Json | None:
+        """What the filter on uploads promises by its own noise, which is the same for every seed."""
+        return next((run["guarantee"] for run in self.runs if run.get("guarantee")), None)
+
+    @property
     def recorded(self) -> str:
         """The name of the recording's folder; empty where the federation was trained for its audit."""
         return PurePath(str(self.game.get("recording") or "")).name

@@ -127,7 +127,7 @@ def parse(text: str, *, trusted: Iterable[str] = (), where: str = "the plan") ->
     """The plan in a TOML text, checked: ``[defaults]`` fill in what a ``[[cell]]`` leaves out."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of numbers and of depth beyond all bounds
         raise PlanError(f"{where} is not valid TOML: {error}.") from None
     return from_document(document, trusted=trusted, where=where)
 
@@ -215,7 +215,17 @@ def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Ca
     given the training records if it has an argument ``data``, and how many ``inputs`` and ``classes``
     they have if it asks; what it makes may itself be called with the records, as our own are."""
     if str(table.get("name")) in roles("model"):
-        built: Callable[[Dataset], Any] = construct(table, "model", trusted=trusted)
+        ours: Callable[[Dataset], Any] = construct(table, "model", trusted=trusted)
+
+        def built(data: Dataset) -> Any:
+            try:
+                return ours(data)
+            except (RuntimeError, OverflowError, MemoryError) as error:  # of sizes no machine has room for
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise PlanError(
+                    f"model {dict(table)!r} cannot be built ({reason}); lower its sizes."
+                ) from None
+
         return built
     target, arguments = _call(table, ("model",), trusted, given={"data", "inputs", "classes"})
     wanted = inspect.signature(target).parameters
@@ -302,7 +312,7 @@ def _resolve(name: str, wanted: tuple[str, ...], trusted: Iterable[str]) -> Any:
         )
     try:
         target = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise PlanError(f"{name!r} cannot be imported: {error}.") from None
     home = str(getattr(target, "__module__", ""))
     if not callable(target) or not any(home == t or home.startswith(f"{t}.") for t in trusted):

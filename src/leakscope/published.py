@@ -8,9 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import statistics
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -295,22 +293,3 @@ def rows(
 
 
 HEADER = ["cell", "measure", "paper", "ours (95% interval)", "std over seeds", "covers", "what differs"]
-
-
-def markdown(number: str, *, figures: Iterable[str] = ()) -> str:
-    """The recorded values as a Markdown table."""
-    lines = [HEADER, ["---"] * len(HEADER), *rows(measured(number), figures=figures)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-MARK = re.compile(r"(<!-- measured (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def filled(text: str) -> str:
-    """A page with its tables made anew: ``<!-- measured 000 fig11 -->`` to ``<!-- end -->``."""
-    return MARK.sub(lambda m: f"{m[1]}{markdown(m[2], figures=[m[3]])}\n{m[4]}", text)
-
-
-if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        store.write(Path(name), filled(Path(name).read_text(encoding="utf-8")))

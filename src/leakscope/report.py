@@ -7,21 +7,20 @@ results always give the same page. `write` does it for a results folder.
 from __future__ import annotations
 
 import math
-import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from leakscope import charts, federations, gating, guard_pages, layer_maps, store, svg
+from leakscope import charts, exports, federations, gating, guard_pages, layer_maps, store, svg
 from leakscope.averages import Average, Json, needed, thinned
 from leakscope.federations import Watch, watches
 from leakscope.guard_pages import GuardPage, Mark
+from leakscope.pages import either, marked, number, percent, significant, template
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
+from leakscope.selfchecks import selfchecks
 from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Section, stable, summarise
 from leakscope.summary import audits as audits_of
 
@@ -31,47 +30,6 @@ BINS = 60  # of a histogram, at most
 EPSILONS = ("any", "gaussian", "exact", "classical")  # in the order of their marks
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A number for people: a true minus, and a dash where there is none."""
-    if value is None or math.isnan(value):
-        return "–"
-    return f"{value:.{digits}f}".replace("-", "−")
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    return number(None if value is None else 100 * value, digits) + (
-        "" if value is None or math.isnan(value) else "%"
-    )
-
-
-def significant(value: float | None, digits: int = 3) -> str:
-    """Up to three digits of a number of any size: 284, 96.9, 0.0131."""
-    if value is None or not math.isfinite(value):
-        return "–"
-    places = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
-    text = number(value, max(0, places))
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def certified(value: float) -> str:
-    """As `significant`, but never more than was certified."""
-    if value <= 0:
-        return "0"
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return significant(math.floor(value / unit + 1e-9) * unit)
-
-
-def promised(value: float) -> str:
-    """As `significant`, but never less than is allowed for."""
-    unit = 10.0 ** (math.floor(math.log10(value)) - 2) if value > 0 else 1.0
-    return significant(math.ceil(value / unit - 1e-9) * unit)
-
-
-def small(value: float | None) -> str:
-    """A small chance as people write it: 1e-5."""
-    return "–" if value is None else re.sub(r"e-0*", "e-", f"{value:g}")
-
-
 def spoken(average: Average, guessing: float) -> tuple[str, str, str]:
     """Success, its interval and guessing in whole percent, or finer where whole ones would mislead."""
     numbers = (average.value, average.low, average.high)
@@ -79,16 +37,6 @@ def spoken(average: Average, guessing: float) -> tuple[str, str, str]:
     digits = 1 if blurred else 0
     between = f"{number(100 * average.low, digits)}–{percent(average.high, digits)}"
     return percent(average.value, digits), between, percent(guessing, digits)
-
-
-def either(values: Iterable[object]) -> str:
-    """Each value once: ``16`` or ``16 or 64``."""
-    distinct = {stable(value): value for value in values if value is not None}
-    ordered = sorted(
-        distinct.values(), key=lambda v: (isinstance(v, str), v if isinstance(v, int | float) else 0, str(v))
-    )
-    texts = [f"{value:,}" if isinstance(value, int) else str(value) for value in ordered]
-    return " or ".join(texts) if len(texts) < 3 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
 def too_few(section: Section, average: Average, fpr: float) -> tuple[int, int, int] | None:
@@ -245,27 +193,6 @@ def _distinct(tables: Iterable[Json | None]) -> list[Json]:
     return list({stable(table): table for table in tables if table}.values())
 
 
-def _marked(draw: Callable[..., str]) -> Callable[..., Markup]:
-    return lambda *args, **kwargs: Markup(draw(*args, **kwargs))
-
-
-@cache
-def _template() -> Template:
-    """The page's template, compiled once."""
-    environment = Environment(
-        loader=PackageLoader("leakscope"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
-    environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
-    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
-    environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
-    return environment.get_template("report.html")
-
-
 def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdict | None = None) -> str:
     """The page. All words from the data are escaped."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
@@ -281,7 +208,7 @@ def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdi
     judged = {id(run): run for page in guarded for one in page.settings for run in one.runs}
     runs += judged.values()  # one encoder may be judged for several secrets
     lows = [a.low for row in measured if (a := row.section.estimates.get("advantage"))]
-    return _template().render(
+    return template("report.html").render(
         title=title,
         plan=plan,
         gate=gating.section(gate) if gate else None,
@@ -318,6 +245,7 @@ def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdi
             "prior": either(words(prior) for row in rows if (prior := row.section.cell.get("prior"))),
             "rehearsals": either(row.section.cell.get("rehearsals") for row in rows),
         },
+        checks=selfchecks(results),
         tasks=_tasks(found),
         frontiers=[frontier(secret) for secret in found],
         histograms=_shown(audited),
@@ -329,27 +257,28 @@ def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdi
         spoken=spoken,
         too_few=too_few,
         bins=_bins,
-        icon=_marked(svg.severity),
-        strip=_marked(svg.strip),
-        scale=_marked(svg.scale),
-        roc=_marked(svg.roc),
-        rounds=_marked(svg.rounds),
-        mark=_marked(svg.mark),
+        icon=marked(svg.severity),
+        strip=marked(svg.strip),
+        scale=marked(svg.scale),
+        roc=marked(svg.roc),
+        rounds=marked(svg.rounds),
+        mark=marked(svg.mark),
         frontier=_frontier,
-        layer_chart=_marked(layer_maps.chart),
+        layer_chart=marked(layer_maps.chart),
         guard_chart=_guard_chart,
-        guard_information_chart=_marked(guard_pages.information),
-        scatter=_marked(guard_pages.scatter),
-        spot=_marked(guard_pages.spot),
+        guard_information_chart=marked(guard_pages.information),
+        scatter=marked(guard_pages.scatter),
+        spot=marked(guard_pages.spot),
         histogram=_histogram,
         epsilons=_epsilons,
     )
 
 
 def write(folder: Path) -> Path:
-    """The page of a results folder, from its files alone."""
-    plan = store.plan(folder)
+    """The page of a results folder, from its files alone; the numbers behind it as `exports` beside it."""
+    plan, results = store.plan(folder), store.results(folder)
     page = folder / "report.html"
     title = str(tomllib.loads(plan).get("name", folder.name))
-    store.write(page, render(store.results(folder), plan=plan, title=title, gate=gating.kept(folder)))
+    store.write(page, render(results, plan=plan, title=title, gate=gating.kept(folder)))
+    exports.write(folder, results, title=title)
     return page

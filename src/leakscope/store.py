@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 from leakscope.errors import StoreError
 
 Result = Mapping[str, Any]
+SIGNED = "sha256"  # under this key a result on disk says what the rest of it must be
 MARK = "# leakscope plan "  # how the plan of a results folder begins, before its digest
 
 
@@ -37,22 +40,37 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def save(folder: Path, result: Result) -> None:
-    """Keep one cell's result."""
-    write(_path(folder, result["key"]), json.dumps(result, indent=1, allow_nan=False))
+    """Keep one cell's result, with the fingerprint by which it is known to be what was written."""
+    write(_path(folder, result["key"]), _text({SIGNED: _fingerprint(result), **result}))
 
 
 def load(folder: Path, key: str) -> Result | None:
-    """One cell's result, or None where there is none yet."""
+    """One cell's result as it was written, or None where there is none yet. A result without a
+    fingerprint, from before there were any, is taken as it is."""
     path = _path(folder, key)
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
+        whole = isinstance(result, dict) and result.get("key") == key
+        said = result.pop(SIGNED, None) if whole else None
+        whole = whole and said in (None, _fingerprint(result))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"result {str(path)!r} cannot be read ({error}); delete it and run again.") from None
-    if not isinstance(result, dict) or result.get("key") != key:
-        raise StoreError(f"result {str(path)!r} does not belong here; delete it and run again.")
-    return result
+    if not whole:
+        raise StoreError(
+            f"result {str(path)!r} does not belong here, or is not what was written; delete it and run again."
+        )
+    found: Result = result
+    return found
+
+
+def _text(result: Result) -> str:
+    return json.dumps(result, indent=1, allow_nan=False)
+
+
+def _fingerprint(result: Result) -> str:
+    return hashlib.sha256(_text(result).encode()).hexdigest()
 
 
 def results(folder: Path) -> list[Result]:
@@ -64,12 +82,19 @@ def results(folder: Path) -> list[Result]:
 def plan(folder: Path) -> str:
     """The plan whose results a folder holds."""
     try:
-        return (folder / "plan.toml").read_text(encoding="utf-8")
+        text = (folder / "plan.toml").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise StoreError(
             f"folder {str(folder)!r} has no plan.toml that can be read; give a folder that an audit or a run "
             f"wrote."
         ) from None
+    try:
+        tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"folder {str(folder)!r}: its plan.toml is not valid TOML ({error}); run the plan again."
+        ) from None
+    return text
 
 
 def claim(folder: Path, text: str, digest: str) -> None:

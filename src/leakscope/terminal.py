@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from leakscope.errors import LeakscopeError
+from leakscope.errors import LeakscopeError, printable
+from leakscope.headlines import headline, notes
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from leakscope.engines import Engine
     from leakscope.plan import Cell, Plan
     from leakscope.store import Result
     from leakscope.tuning import Point, Risk
-
-
-THRESHOLD = 99  # records of nobody, so that one in a hundred can be told apart
 
 
 def catalogued() -> None:
@@ -48,7 +49,7 @@ def tabled(header: list[str], rows: list[list[str]]) -> None:
 
     table = Table(*header, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console = Console() if Console().is_terminal else Console(width=160)
     console.print(table, highlight=False)
 
@@ -65,10 +66,18 @@ def progress() -> Progress:
 
 
 def _say(bar: Progress, words: str) -> None:
-    bar.console.print(f"  {words}", highlight=False, markup=False)
+    bar.console.print(f"  {printable(words)}", highlight=False, markup=False)
 
 
-def swept(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> list[Result]:
+def swept(
+    plan: Plan,
+    text: str,
+    folder: Path,
+    *,
+    jobs: int | None,
+    trust: list[str],
+    engine: Engine | None = None,
+) -> list[Result]:
     """Run a plan under a progress bar."""
     from leakscope import store, sweep
 
@@ -87,7 +96,48 @@ def swept(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[
             _say(bar, f"{words}: {headline(finished.result)}")
             bar.update(task, completed=finished.done, total=finished.total)
 
-        return sweep.run(plan, folder, text=text, jobs=jobs, trusted=trust, progress=step, digests=digests)
+        names = {c.key(s): f"{c.id or c.game['name']}, seed {s}" for c in plan.cell for s in plan.seeds}
+        with _beating(bar, names) as beats:
+            return sweep.run(
+                plan,
+                folder,
+                text=text,
+                jobs=jobs,
+                trusted=trust,
+                progress=step,
+                digests=digests,
+                engine=engine,
+                beats=beats,
+            )
+
+
+@contextmanager
+def _beating(bar: Progress, names: Mapping[str, str]) -> Iterator[Path]:
+    """A folder in which workers say how far their trainings have come, and a line of the bar for each."""
+    from leakscope.engines import beat
+
+    ended = threading.Event()
+
+    def watch(folder: Path) -> None:
+        shown: dict[str, Any] = {}
+        while not ended.wait(0.3):
+            for file in folder.iterdir():
+                if (found := beat(file)) is None:
+                    continue
+                if file.name not in shown:
+                    shown[file.name] = bar.add_task(f"  training {printable(names.get(file.name, ''))}")
+                bar.update(shown[file.name], completed=found[0], total=found[1], visible=found[0] < found[1])
+
+    with tempfile.TemporaryDirectory() as folder:
+        thread = threading.Thread(target=watch, args=(Path(folder),), daemon=True)
+        if not bar.disable:
+            thread.start()
+        try:
+            yield Path(folder)
+        finally:
+            ended.set()
+            if thread.is_alive():
+                thread.join()
 
 
 def audited(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
@@ -106,7 +156,7 @@ def localised(document: dict[str, Any], folder: Path, *, jobs: int | None, trust
 
     audited(document, folder, jobs=jobs, trust=trust)
     for line in layer_maps.lines(store.results(folder)):
-        typer.echo(line)
+        typer.echo(printable(line))
 
 
 def guarded(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: list[str]) -> None:
@@ -115,83 +165,30 @@ def guarded(document: dict[str, Any], folder: Path, *, jobs: int | None, trust: 
 
     audited(document, folder, jobs=jobs, trust=trust)
     for line in guard_pages.lines(store.results(folder)):
-        typer.echo(line)
+        typer.echo(printable(line))
     for cell in document["cell"]:
-        typer.echo(f"Encoder: {cell['game']['save']}")
+        typer.echo(printable(f"Encoder: {cell['game']['save']}"))
 
 
-def reported(plan: Plan, text: str, folder: Path, *, jobs: int | None, trust: list[str]) -> None:
+def reported(
+    plan: Plan,
+    text: str,
+    folder: Path,
+    *,
+    jobs: int | None,
+    trust: list[str],
+    engine: Engine | None = None,
+) -> None:
     """Run a plan and write its report."""
     from leakscope import report as reports
 
-    results = swept(plan, text, folder, jobs=jobs, trust=trust)
-    typer.echo(f"Report: {reports.write(folder)}")
+    results = swept(plan, text, folder, jobs=jobs, trust=trust, engine=engine)
+    typer.echo(printable(f"Report: {reports.write(folder)}"))
     for note in notes(plan, results):
-        typer.echo(f"Note: {note}")
+        typer.echo(printable(f"Note: {note}"))
     failed = sum("error" in result for result in results)
     if failed:
         raise LeakscopeError(f"{failed} of {len(results)} cells failed; the report says why.")
-
-
-def notes(plan: Plan, results: Sequence[Result]) -> Iterator[str]:
-    """What is easily overlooked about a plan's results."""
-    from leakscope.plan import audits, federated
-
-    measured = [result["utility"] for result in results if "utility" in result and "estimates" in result]
-    idle = sum(utility["accuracy"]["low"] <= utility["majority"] for utility in measured)
-    if idle:
-        yield (
-            f"in {idle} of {len(measured)} cells the model is not clearly better than always saying the most "
-            f"frequent label; with more --rounds or a higher --rate it would have learned more."
-        )
-    yield from dict.fromkeys(cell.note for cell in plan.cell if federated(cell) and cell.note)
-    yield from dict.fromkeys(note for result in results for note in _federated_notes(result))
-    told = {cell.game["name"] for cell in plan.cell if cell.game.get("known")}
-    games = dict.fromkeys(cell.game["name"] for cell in plan.cell if not audits(cell))
-    untold = [name for name in games if name not in told]
-    if told and untold:
-        yield (
-            f"--known does not reach {' and '.join(untold)}: there the adversary is told no column of the "
-            f"batch, and guessing knows none."
-        )
-
-
-def _federated_notes(result: Result) -> Iterator[str]:
-    """What is easily overlooked about the audit of a federation."""
-    from leakscope.averages import needed
-
-    found, game = result.get("membership"), result["cell"]["game"]
-    if not found:
-        return
-    utility, trials = result["utility"], result["cell"]["trials"]
-    if utility["accuracy"]["low"] <= utility["majority"]:
-        yield (
-            "the federation's model is not clearly better than always saying the most frequent label; one "
-            "that has learned more may give away more."
-        )
-    if found["held"] < THRESHOLD:
-        yield (
-            f"the test at 1% was left out: its threshold takes {THRESHOLD} records of nobody, and there were "
-            f"{found['held']}{_in_all(game, 'held', THRESHOLD)}."
-        )
-    drawn, wanted = trials - trials // 2, needed(0.95, 0.01)
-    if min(drawn, found["others"]) < wanted:
-        way = f"; raise --trials to {2 * wanted}" if drawn < wanted else _in_all(game, "others", wanted)
-        yield (
-            f"a lower limit of what is found at 1% false alarms takes {wanted} judged records of nobody, and "
-            f"there were {min(drawn, found['others'])}{way}."
-        )
-    if game.get("records") and not Path(game["records"]).exists():
-        yield f"{game['records']} is gone, and kept results do not bring it back; audit into another folder."
-
-
-def _in_all(game: Mapping[str, Any], part: str, wanted: int) -> str:
-    """How many candidates of nobody the audit of a recording needs for so many in one part."""
-    if game["name"] != "RecordingAudit":
-        return ""
-    known, held = game.get("known", 0.4), game.get("held", 0.3)
-    share = held if part == "held" else 1 - known - held
-    return f"; give {math.ceil(wanted / share - 1e-9)} candidates of nobody or more"
 
 
 def compared(
@@ -233,11 +230,42 @@ def gated(folder: Path, appetite: Path, *, as_json: bool, report: bool) -> int:
         typer.echo(json.dumps(gating.as_json(verdict), indent=1, allow_nan=False))
     else:
         for line in gating.text(verdict):
-            typer.echo(line)
+            typer.echo(printable(line))
     if report:
         store.write(folder / gating.APPETITE, appetite.read_text(encoding="utf-8"))
         typer.echo(f"Report: {reports.write(folder)}", err=as_json)
     return verdict.exit_code
+
+
+def held_together(a: Path, b: Path, *, as_json: bool, output: Path | None) -> None:
+    """Say how two results folders differ, in plain words first."""
+    import json
+
+    from leakscope import comparison, store
+
+    found = comparison.read(a, b)
+    if as_json:
+        typer.echo(json.dumps(comparison.as_json(found), indent=1, allow_nan=False))
+    else:
+        for line in comparison.text(found):
+            typer.echo(printable(line))
+        tabled(comparison.HEADER, comparison.rows(found))
+    if output:
+        page = output if output.suffix == ".html" else output / "comparison.html"
+        store.write(page, comparison.render(found))
+        typer.echo(f"Comparison: {page}", err=as_json)
+
+
+def overviewed(folders: list[Path], output: Path) -> None:
+    """Write one page over many results folders, and say which could not be read."""
+    from leakscope import overview
+
+    page = output if output.suffix == ".html" else output / "summary.html"
+    found, bad = overview.write(folders, page)
+    for sentence in bad:
+        typer.echo(printable(f"leakscope: {sentence}"), err=True)
+    tabled(overview.HEADER, overview.rows(found))
+    typer.echo(f"Summary: {page}")
 
 
 def tuned(
@@ -284,7 +312,7 @@ def tuned(
             f"Cheapest for {wish}: {best.family}({_strength(best, '=')}). On a victim the choice did not "
             f"see: advantage {_gained(again)}, accuracy lost {_lost(again)}."
         )
-    typer.echo(f"Report: {reports.write(folder)}")
+    typer.echo(printable(f"Report: {reports.write(folder)}"))
 
 
 def _searched(
@@ -317,50 +345,3 @@ def _gained(point: Point) -> str:
 
 def _lost(point: Point) -> str:
     return f"{100 * point.loss:+.1f} points"
-
-
-def headline(result: Result) -> str:
-    """One line about a finished cell."""
-    if "error" in result:
-        return f"failed: {result['error']}"
-    if "audit" in result:
-        audit = result["audit"]
-        return (
-            f"epsilon at least {audit['any']['low']:.2f} whatever the mechanism, "
-            f"{audit['gaussian']['low']:.2f} as it is Gaussian (promised: at most {audit['exact']:.2f})"
-        )
-    if "localisation" in result:
-        told = [
-            (s["secret"], s["together"]["information"]["value"], s["most"])
-            for s in result["localisation"]["latent"]
-        ]
-        return (
-            "; ".join(f"{secret}: {nats:.2f} of {most:.2f} nats" for secret, nats, most in told) or "measured"
-        )
-    if "guarding" in result:
-        return "; ".join(_guarded(one) for one in result["guarding"]["judged"])
-    if "membership" in result:
-        return "; ".join(
-            f"{found['attack']} finds {found['estimates']['tpr_at_1%']['value']:.0%} of members at 1% false "
-            f"alarms"
-            for found in result["membership"]["attacks"]
-        )
-    success, base = result["estimates"]["success"], result["guessing"]
-    words = f"right in {success['value']:.1%} of trials, guessing {base:.1%}"
-    if promise := result.get("guarantee"):
-        from leakscope.report import promised, small
-
-        words += f"; by its own accounting ({promised(promise['run'])}, {small(promise['delta'])})-DP"
-    return words
-
-
-def _guarded(judged: Mapping[str, Any]) -> str:
-    """What the strongest attacker still finds about one secret, and what the task is worth."""
-    fresh = [entry for entry in judged["attacks"] if entry["queries"] == 1]
-    entry = next((one for one in fresh if one["chosen"]), fresh[0])
-    shown = [
-        (name, entry["estimates"][name]["value"]) for name in ("auroc", "ssim") if name in entry["estimates"]
-    ]
-    found = ", ".join(f"{name} {value:.3f}" for name, value in shown)
-    worth = judged["utility"]["fresh"]["accuracy"]["value"]
-    return f"{judged['column'] or judged['secret']}: {entry['name']} {found}, task accuracy {worth:.3f}"

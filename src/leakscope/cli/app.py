@@ -12,7 +12,7 @@ import click
 import typer
 
 from leakscope.cli import options
-from leakscope.errors import LeakscopeError
+from leakscope.errors import LeakscopeError, printable
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
@@ -60,7 +60,7 @@ def main() -> None:
         if debug:
             raise
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        typer.echo(f"leakscope: {message}", err=True)
+        typer.echo(printable(f"leakscope: {message}"), err=True)
         code = 2
     except BrokenPipeError:
         code = 141

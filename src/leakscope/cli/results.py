@@ -10,11 +10,17 @@ import typer
 from leakscope import terminal
 from leakscope.cli import options
 from leakscope.cli.app import app, trusting
+from leakscope.errors import printable
 
 
 @app.command(short_help="Run a plan, or what is missing of it; write a report.")
 def run(
-    plan: options.Place, output: options.Output = None, jobs: options.Jobs = None, trust: options.Trust = None
+    plan: options.Place,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
+    trust: options.Trust = None,
+    engine: options.Engine = "loky",
+    address: options.Address = None,
 ) -> None:
     """Run the cells of a PLAN, or those that are still missing, and write a report.
 
@@ -24,9 +30,10 @@ def run(
     \b
     leakscope run plan.toml
     leakscope run audit-adult
+    leakscope run plan.toml --engine ray --address 10.0.0.1:6379
     """
+    from leakscope import engines, store
     from leakscope import plan as plans
-    from leakscope import store
 
     trusting(trust or [])
     source = plan / "plan.toml" if plan.is_dir() else plan
@@ -34,7 +41,8 @@ def run(
     text = source.read_text(encoding="utf-8")
     own = text.startswith(store.MARK)  # the plan of a results folder goes on there
     folder = output or (source.parent if own else Path(plan.stem))
-    terminal.reported(checked, text, folder, jobs=jobs, trust=trust or [])
+    chosen = engines.chosen(engine, address=address)
+    terminal.reported(checked, text, folder, jobs=jobs, trust=trust or [], engine=chosen)
 
 
 @app.command(short_help="Write the report of a results folder again.")
@@ -45,7 +53,7 @@ def report(folder: options.Place) -> None:
     """
     from leakscope import report as reports
 
-    typer.echo(f"Report: {reports.write(folder)}")
+    typer.echo(printable(f"Report: {reports.write(folder)}"))
 
 
 @app.command(short_help="Hold results against a risk appetite: pass, fail, not enough evidence.")
@@ -71,6 +79,48 @@ def gate(
     leakscope gate audit-adult appetite.toml --json
     """
     raise typer.Exit(terminal.gated(folder, appetite, as_json=as_json, report=report))
+
+
+@app.command(short_help="Compare two results folders: what differs, and how surely.")
+def compare(
+    a: options.Place,
+    b: options.Place,
+    as_json: Annotated[bool, options.option("Print the comparison as JSON.", "--json")] = False,
+    output: Annotated[
+        Path | None, options.option("Write comparison.html here too.", "--output", "-o", metavar="PATH")
+    ] = None,
+) -> None:
+    """Compare the results in folder B with those in folder A, cell by cell and measure by measure.
+
+    Cells are matched by what their plans call them, else by what they are. Each difference has an
+    interval and a p: paired over the seeds that both have, or, with one run each, from two independent
+    intervals; p is corrected by Holm's method. What only one of them has is listed.
+
+    \b
+    leakscope compare audit-adult audit-adult-pruned
+    leakscope compare audit-adult audit-adult-pruned -o comparison.html
+    """
+    terminal.held_together(a, b, as_json=as_json, output=output)
+
+
+@app.command(short_help="Put many results folders on one page.")
+def summary(
+    folder: Annotated[list[Path], typer.Argument(hidden=True)],
+    output: Annotated[
+        Path,
+        options.option("The page to write.", "--output", "-o", metavar="PATH", show_default=True),
+    ] = Path("summary.html"),
+) -> None:
+    """Put every results FOLDER on one page: its strongest attack beside guessing, defense, utility, gate.
+
+    The gate is shown where a risk appetite lies in the folder (gate.toml, appetite.toml) or beside it
+    (appetite.toml). A folder that cannot be read is told of, and the others are shown.
+
+    \b
+    leakscope summary audit-adult audit-health
+    leakscope summary audit-* -o audits.html
+    """
+    terminal.overviewed(folder, output)
 
 
 @app.command(short_help="Describe the recorded updates of a federation.")

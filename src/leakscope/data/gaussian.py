@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
 from scipy import stats
 
+from leakscope.data.files import COPIES, fits
 from leakscope.dataset import Column, Dataset
 from leakscope.errors import require
 from leakscope.rng import seeded
@@ -24,6 +26,7 @@ def synthetic(
     require(records >= 2, "records", "at least 2", records)
     require(inputs >= 1, "inputs", "at least 1", inputs)
     _check(shift=shift, positive=positive)
+    fits(4.0 * COPIES * records * inputs, Path("synthetic"), memory=None)
     rng = seeded(seed, "synthetic")
     group = torch.randint(2, (records,), generator=rng)
     y = (torch.rand(records, generator=rng) < positive).long()

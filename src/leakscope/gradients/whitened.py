@@ -88,8 +88,8 @@ def moments(
         passed = capture(model, records.params, x[rows].clone(), y[rows], loss=loss)
         for layer in passed.layers or []:
             for moment, part in ((inputs, layer.a), (outputs, layer.b)):
-                term = _second(part, layer) / len(x)
-                moment[layer.weight] = moment[layer.weight] + term if layer.weight in moment else term
+                term = _second(part, layer).div_(len(x))
+                moment[layer.weight] = moment[layer.weight].add_(term) if layer.weight in moment else term
     return Moments(inputs, outputs)
 
 
@@ -102,7 +102,7 @@ def _second(part: Tensor, layer: Factors) -> Tensor:
         grouped = part.unflatten(1, (layer.convolution.groups, -1))
         flat = grouped.transpose(0, 2).flatten(1)
         share = len(part) / flat.shape[1]
-    return (flat @ flat.mT).double() * share
+    return (flat @ flat.mT).double().mul_(share)
 
 
 def _channels(part: Tensor, matrix: Tensor, groups: int) -> Tensor:
@@ -114,7 +114,10 @@ def _channels(part: Tensor, matrix: Tensor, groups: int) -> Tensor:
 def _inverse_root(moment: Tensor, damping: float) -> Tensor:
     require(damping > 0, "damping", "positive", damping)
     scale = moment.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
-    root = torch.linalg.cholesky(moment + damping * scale * torch.eye(len(moment), dtype=moment.dtype))
+    damped = moment.clone()
+    damped.diagonal().add_(damping * scale)
+    root = torch.linalg.cholesky(damped)
+    del damped  # of a wide layer this is as large as everything else
     identity = torch.eye(len(moment), dtype=moment.dtype)
     inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
     return inverse

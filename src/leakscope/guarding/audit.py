@@ -23,6 +23,7 @@ from leakscope.guarding.evaluation import Secret, Trial, evaluated
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.theorems import conditional_entropy, inference_accuracy
+from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
 from leakscope.rng import integer, seeded
@@ -37,7 +38,14 @@ Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
 class Guard(Protocol):
     """What trains an encoder; ``others`` are reference non-members."""
 
-    def __call__(self, data: Dataset, rng: torch.Generator, *, others: Dataset | None = None) -> Guarded: ...
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded: ...
 
 
 @dataclass(frozen=True)
@@ -119,16 +127,25 @@ class GuardAudit:
         ]
 
     def run(
-        self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
+        self,
+        train: Dataset,
+        test: Dataset,
+        public: Dataset,
+        *,
+        trials: int,
+        rehearsals: int,
+        seed: int,
+        progress: Progress | None = None,
     ) -> dict[str, Any]:
         """Everything that is asked. Records come as they are and are scaled by those the guard is trained on;
-        pictures, and records of nothing but 0 and 1, are left alone. The scaling is kept with the encoder."""
+        pictures, and records of nothing but 0 and 1, are left alone. The scaling is kept with the encoder.
+        ``progress`` is told of every epoch of the guard's training."""
         marks = bool(((train.x == 0) | (train.x == 1)).all())
         scaling = statistics(train) if train.x.dim() == 2 and not marks else None
         if scaling:
             train, test, public = (part.standardised(train) for part in (train, test, public))
         others, public = self._references(public, seed)
-        guarded = self.guard(train, seeded(seed, "guard"), others=others)
+        guarded = self.guard(train, seeded(seed, "guard"), others=others, progress=progress)
         encoder = replace(guarded.encoder, about={**guarded.encoder.about, **_prepared(train, scaling)})
         guarded = replace(guarded, encoder=encoder)
         if self.save is not None:

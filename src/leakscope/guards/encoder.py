@@ -163,32 +163,49 @@ def load_encoder(folder: str | Path) -> Encoder:
     folder = Path(folder)
     table, content = _read(folder)
     try:
-        architecture = dict(table["architecture"])
-        shape, classes = tuple(table["about"]["shape"]), int(table["about"]["classes"])
         kind, scale = table["perturbation"]["kind"], float(table["perturbation"]["scale"])
         normed, about = bool(table["normed"]), dict(table["about"])
         tensors = load_tensors(content)
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
-        raise DataError(f"{folder} holds no encoder that can be read ({error}); save it again.") from None
-    widths = architecture.pop("head", None)
-    data = specimen(shape, classes)
-    network = from_description(architecture)(data)
+        network, head, released = _networks(table)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{folder} holds no encoder that can be read ({reason}); save it again.") from None
     _fill(network, "network", tensors, folder)
-    head = None
-    if widths is not None:
-        with torch.no_grad():
-            r = network.eval()(data.x)
-        head = reader(tuple(r.shape[1:]), classes, tuple(widths))
+    if head is not None:
         _fill(head, "head", tensors, folder)
-    noise = Perturbation(kind, scale, tensors.get("perturbation.mean"), tensors.get("perturbation.deviation"))
+    mean, deviation = tensors.get("perturbation.mean"), tensors.get("perturbation.deviation")
+    if kind == "learned" and not all(
+        part is not None and part.shape == released and part.is_floating_point() for part in (mean, deviation)
+    ):
+        raise DataError(
+            f"{folder}: a learned perturbation must have a mean and a deviation of the representation's "
+            f"shape, {tuple(released)}; save the encoder again."
+        )
+    noise = Perturbation(kind, scale, mean, deviation)
     return Encoder(network, table["architecture"], noise, normed, head, about)
+
+
+def _networks(table: Mapping[str, Any]) -> tuple[nn.Module, nn.Module | None, torch.Size]:
+    """The networks that a table describes and the shape of a representation. They are of no device, so that
+    however large the sizes in the table, memory is taken by what the file holds alone."""
+    architecture, shape = dict(table["architecture"]), tuple(table["about"]["shape"])
+    widths = architecture.pop("head", None)
+    hidden, classes = tuple(widths or ()), table["about"]["classes"]
+    if not all(type(size) is int and size >= 1 for size in (*shape, *hidden, classes)):
+        raise ValueError(f"its sizes must be integers of at least 1, got {(*shape, *hidden, classes)}")
+    with torch.device("meta"), torch.no_grad():
+        data = specimen(shape, 1)
+        network = from_description(architecture)(data).eval()
+        released = network(data.x).shape[1:]
+        head = None if widths is None else reader(tuple(released), classes, hidden)
+    return network, head, released
 
 
 def _read(folder: Path) -> tuple[Mapping[str, Any], bytes]:
     try:
         table = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
         content = (folder / "encoder.safetensors").read_bytes()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder} holds no encoder that can be read ({error}); give a saved one.") from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         raise DataError(f"{folder}/encoder.json must be of format {FORMAT}; save the encoder again.")
@@ -202,17 +219,16 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], bytes]:
 def _fill(net: nn.Module, part: str, tensors: Mapping[str, Tensor], folder: Path) -> None:
     """Load the tensors of one part into a network of exactly these names and shapes."""
     own = {name.removeprefix(f"{part}."): t for name, t in tensors.items() if name.startswith(f"{part}.")}
-    expected = {name: tuple(value.shape) for name, value in net.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in own.items()}
+    expected = {name: (*value.shape, value.dtype) for name, value in net.state_dict().items()}
+    found = {name: (*value.shape, value.dtype) for name, value in own.items()}
     if found != expected:
-        differing = sorted(set(found.items()) ^ set(expected.items()))[0][0]
+        differing = min(name for name, _ in found.items() ^ expected.items())
         raise DataError(
             f"{folder}: {part}.{differing} is {found.get(differing, 'missing')} in encoder.safetensors and "
             f"{expected.get(differing, 'unknown')} in the architecture of encoder.json; they do not belong "
             f"together."
         )
-    net.load_state_dict(own)
-    net.requires_grad_(False)
+    net.load_state_dict(own, assign=True)
 
 
 @dataclass(frozen=True, eq=False)

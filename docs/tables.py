@@ -1,0 +1,52 @@
+"""Tables and values of the papers' pages, put in when the site is built.
+
+    <!-- table 002 table1: Cosine auroc; Whitened auroc -->   these measures of a figure's cells
+    <!-- table 002 table1 -->                                  what the paper prints a value for
+    {{ 000 attribute-adult: auroc }}                           one value of ours with its interval
+
+Nothing is written back, so no page can say anything else than ``papers/measured/``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from leakscope import published
+from leakscope.errors import DataError
+
+TABLE = re.compile(r"<!-- table (\S+) ([^\s:]+)(?:: (.+?))? -->")
+VALUE = re.compile(r"\{\{ (\S+) ([^\s:]+): (.+?) \}\}")
+
+
+def table(number: str, figure: str, measures: str | None) -> str:
+    """The cells of a figure as a Markdown table."""
+    cells = [entry for entry in published.measured(number) if figure in entry["figure"]]
+    printed = [entry["measure"] for entry in cells if entry["published"] is not None]
+    wanted = measures.split("; ") if measures else printed
+    for measure in wanted or [measures]:
+        if measure not in [entry["measure"] for entry in cells]:
+            raise DataError(f"{measure!r} of {figure} of paper {number} is not measured.")
+    found = [e for e in cells if e["measure"] in wanted and (measures or e["published"] is not None)]
+    rows = published.rows(found, all_measures=True)
+    lines = [published.HEADER, ["---"] * len(published.HEADER), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def value(number: str, cell: str, measure: str) -> str:
+    """One measured value: ``0.999 (0.998 to 1.000)``."""
+    for entry in published.measured(number):
+        if (entry["cell"], entry["measure"]) == (cell, measure):
+            return f"{entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
+    raise DataError(f"{measure!r} of cell {cell!r} of paper {number} is not measured.")
+
+
+def filled(text: str) -> str:
+    """A page with its tables and values."""
+    text = TABLE.sub(lambda mark: table(*mark.groups()), text)
+    return VALUE.sub(lambda mark: value(*mark.groups()), text)
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """ProperDocs' hook: a page before it is rendered."""
+    return filled(markdown)

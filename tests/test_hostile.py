@@ -1,0 +1,402 @@
+"""Words and code that somebody else chose: no name becomes markup or moves the cursor, no code runs untrusted."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import warnings
+from functools import partial
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from fuzzing import works_or_says_why
+from test_gate import game
+from test_report import failed, grid, result
+from test_report_defenses import audit
+from test_report_guards import cloud, guarded, told
+from test_report_layers import localisation
+from test_report_membership import federation
+
+from leakscope import comparison, gating, overview, plan, report, store
+from leakscope.errors import PlanError, printable
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
+    from leakscope import terminal
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)' x='",
+    "</style><svg onload=alert(1)>",
+    "</title></svg><iframe src=//evil.example>",
+    "{{ 7 * 7 }}{% for x in y %}${x}",
+    "javascript:alert(1)",
+    "<!-- --!> ]]> <?xml ?> &lt;b&gt; &#60;",
+    "\u202egnp.exe\u2066 \u05d0\u05d1",
+    "a\nb\r\nc\td",
+    "\x1b[31mred\x07\x00",
+    "\x1b]0;title\x07",
+    "x" * 10_000,
+)
+WORDS = (
+    "sex",
+    "adult",
+    "Male",
+    "Female",
+    "F",
+    "income",
+    "digits",
+    "digit",
+    "celeba",
+    "smiling",
+    "age",
+    "Audit",
+)
+VOID = {"meta", "br", "img", "input", "link", "hr"}
+
+
+def renamed(node, name: str):
+    """The same document with every word that comes from somebody's data replaced."""
+    if isinstance(node, dict):
+        return {key if key not in WORDS else name: renamed(value, name) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [renamed(item, f"{name}{i if i else ''}") for i, item in enumerate(node)]
+    return name if node in WORDS and isinstance(node, str) else node
+
+
+class Markup(HTMLParser):
+    """The kinds of tags with their attributes' names, closed in order, and every attribute's value."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open, self.kinds, self.values, self.declared, self.scripts = [], set(), [], [], []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names)
+        assert not [name for name in names if name.startswith("on")]
+        self.kinds |= {(tag, name) for name in names} | {(tag, "")}
+        self.values += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["script"], ["style"]):
+            self.scripts.append(data)
+
+    def handle_comment(self, data):
+        self.declared.append(data)
+
+    def unknown_decl(self, data):
+        self.declared.append(data)
+
+    def handle_pi(self, data):
+        self.declared.append(data)
+
+
+def checked(page: str, like: str) -> None:
+    """Nothing is marked up that is not in the page of tame words, and nothing is fetched or run."""
+    found, tame = Markup(page), Markup(like)
+    assert found.kinds <= tame.kinds
+    assert found.declared == tame.declared
+    for _, name, value in found.values:
+        if name in ("href", "src", "action", "xlink:href", "formaction"):
+            assert re.match(r"#|data:image/png;base64,|[\w.-]+/report\.html$", value), value
+        if name == "style":
+            assert "url(" not in value
+    assert found.scripts == tame.scripts
+
+
+PICTURED = told() | {
+    "maps": {"before": cloud(60), "after": cloud(60, apart=0.1), "values": ["Female", "Male"]}
+}
+KINDS = {
+    "game": [result(), result(kind="property", seed=1), *grid(6)],
+    "failed": [failed(), result()],
+    "epsilon": [audit(), result()],
+    "federation": [federation()],
+    "layers": [localisation()],
+    "guard": [guarded(), guarded(PICTURED, lam=0.2)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_word_of_the_data_becomes_markup_in_a_report(kind, name):
+    tame = report.render(KINDS[kind], plan='name = "Audit"', title="Audit")
+    page = report.render(renamed(KINDS[kind], name), plan=f"name = {json.dumps(name)}", title=name)
+    checked(page, tame)
+
+
+def test_no_error_of_a_cell_becomes_markup_in_a_report():
+    tame = report.render([failed(reason="DataError: no")], plan="", title="Audit")
+    for name in HOSTILE:
+        checked(report.render([failed(reason=f"DataError: {name}")], plan="", title="Audit"), tame)
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_word_becomes_markup_where_runs_are_judged_compared_or_listed(tmp_path, name):
+    pages = {}
+    for folder, word in (("tame", "sex"), ("hostile", name)):
+        judged = game(column=word)
+        appetite = gating.Appetite(limit=({"secret": word, "measure": "advantage", "at_most": 0.1},))
+        gate = gating.verdict(appetite, [judged])
+        both = comparison.compare([result(word)], [result(word, shift=0.01)], names=(word, word + "2"))
+        store.save(tmp_path / folder, result(word) | {"key": "0" * 16})
+        store.write(tmp_path / folder / "plan.toml", f"name = {json.dumps(word)}")
+        report.write(tmp_path / folder)
+        overview.write([tmp_path / folder], tmp_path / f"{folder}.html")
+        pages[folder] = [
+            report.render([judged], plan="", title=word, gate=gate),
+            comparison.render(both),
+            (tmp_path / f"{folder}.html").read_text(encoding="utf-8"),
+        ]
+        lines = [*gating.text(gate), *comparison.text(both)]
+        assert all(printable(line).isprintable() for line in lines)
+    for page, like in zip(pages["hostile"], pages["tame"], strict=True):
+        checked(page, like)
+
+
+def table(path, names: list[str], values: tuple[str, str]) -> None:
+    """Four hundred people whose columns and values are called so; all cells are quoted."""
+    rng = np.random.default_rng(0)
+    rows = [names] + [
+        [f"{age:.1f}", values[secret], "yes" if label else "no"]
+        for age, secret, label in zip(
+            rng.normal(60, 10, 400), rng.integers(0, 2, 400), rng.integers(0, 2, 400), strict=True
+        )
+    ]
+    text = "\n".join(",".join('"' + cell.replace('"', '""') + '"' for cell in row) for row in rows)
+    path.write_text(text, encoding="utf-8", newline="")
+
+
+def leakscope(*arguments: str, cwd, **options) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "leakscope.cli", *arguments]
+    return subprocess.run(command, capture_output=True, cwd=cwd, timeout=300, check=False, **options)
+
+
+def shown(process: subprocess.CompletedProcess[bytes]) -> str:
+    """What a terminal was given, which holds lines of characters that print."""
+    text = (process.stdout + process.stderr).decode()
+    assert all(line.isprintable() for line in text.split("\n")), ascii(text)
+    assert "Traceback" not in text
+    return text
+
+
+@pytest.mark.slow
+def test_an_audit_of_hostile_names_and_values_is_a_report_and_plain_lines(tmp_path):
+    label, secret = "mark\x1b[31m\u202e</style>", '"><img src=x onerror=alert(1)> {{ 7 * 7 }}'
+    file = "<b>t\x1b[2J.csv"
+    table(tmp_path / file, ["age\nin years", secret, label], ("<script>f</script>", "m\x07"))
+    quick = ["--trials", "60", "--rehearsals", "60", "--rounds", "1", "--jobs", "1", "-o", "out"]
+    done = leakscope("audit", file, "--label", label, "--secret", secret, *quick, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Report:" in shown(done)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    checked(page, report.render([result(), result(kind="property"), failed()], plan="", title="Audit"))
+    assert "&lt;script&gt;f&lt;/script&gt;" in page
+    again = leakscope("run", "out", cwd=tmp_path)
+    assert again.returncode == 0
+    shown(again)
+
+
+REFUSED = {
+    "audit nothing.csv --label a --secret b": None,
+    "audit t.csv --label wrong\x1b[31m --secret b": None,
+    "audit t.csv --label a\nb --secret b": None,
+    "audit cut.csv.gz --label a --secret b": None,
+    "audit latin.csv --label a --secret b": None,
+    "audit \x1b[31m.csv --label a --secret b": None,
+    "audit adult --defense os.system": None,
+    "audit adult --defense Pruning:rate=[[[[": None,
+    "audit adult --defense Noise:std=nan": None,
+    "audit adult --model builtins.eval": None,
+    "audit adult --\u202eoption": None,
+    "run plan.toml": None,
+    "run broken.toml": None,
+    "run deep.toml": None,
+    "run nowhere.toml": None,
+    "run os.toml": None,
+    "report empty": None,
+    "report nowhere\x07": None,
+    "report damaged": None,
+    "gate damaged appetite.toml": None,
+    "gate empty broken.toml": None,
+    "recording empty": None,
+    "recording damaged --check": None,
+    "encode nowhere t.csv": None,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", REFUSED, ids=ascii)
+def test_every_command_refuses_in_one_line_with_exit_code_2_and_leaves_nothing(tmp_path, words):
+    (tmp_path / "t.csv").write_text("a,b,c\n1,x,2\n0,y,3\n")
+    (tmp_path / "cut.csv.gz").write_bytes(b"\x1f\x8b\x08\x00broken")
+    (tmp_path / "latin.csv").write_bytes("a,b,é\n1,2,3\n".encode("latin-1"))
+    (tmp_path / "plan.toml").write_text('[[cell]]\ndata = {name = "adult"}\ngame = {name = "Inferense"}\n')
+    (tmp_path / "broken.toml").write_text("[[cell]\n\x1b[31m")
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 5_000)
+    (tmp_path / "os.toml").write_text('[[cell]]\ndata = {name = "adult"}\ngame = {name = "os.system"}\n')
+    (tmp_path / "appetite.toml").write_text('[[limit]]\nsecret = "x"\nmeasure = "auroc"\nat_most = 0.5\n')
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "damaged" / "cells").mkdir(parents=True)
+    (tmp_path / "damaged" / "cells" / "a.json").write_text('{"key": "a", "seed"')
+    (tmp_path / "damaged" / "plan.toml").write_text("[[cell]]\n")
+    (tmp_path / "damaged" / "recording.json").write_text("{")
+    before = sorted(str(p) for p in tmp_path.rglob("*"))
+    done = leakscope(*words.split(" "), cwd=tmp_path)
+    assert done.returncode == 2, done
+    assert done.stdout == b""
+    assert len(done.stderr.decode().splitlines()) == 1
+    assert shown(done).startswith("leakscope: ")
+    assert sorted(str(p) for p in tmp_path.rglob("*")) == before
+
+
+def test_the_lines_of_a_sweep_and_the_cells_of_a_table_print(capsys):
+    with terminal.progress() as bar:
+        terminal._say(bar, "a cell called \x1b[31m\u202e\nbad [bold]")
+    terminal.tabled(["name"], [["\x1b]0;t\x07 [red]x[/red]"]])
+    out, err = capsys.readouterr()
+    assert all(line.isprintable() for line in (out + err).split("\n"))
+
+
+# trusted modules
+
+MODULE = """
+import os
+import subprocess
+from os import system
+from pathlib import Path
+from torch import nn
+from torch.nn import Linear
+
+(Path(__file__).parent / f"{__name__}.imported").touch()
+
+
+class Net(nn.Module):
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.layer = Linear(inputs, classes)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+run = os.system
+"""
+PLAN = """
+seeds = [0, 1]
+[[cell]]
+data = {{name = "synthetic", records = 400}}
+game = {{name = "Inference", secret = "group", batch = 4}}
+attack = {{name = "Posterior", head = {{name = "RandomForest", trees = 5}}}}
+model = {{name = "{}"}}
+rounds = 1
+trials = 20
+rehearsals = 20
+train = 150
+public = 100
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """Two modules that tell by a file whether they were imported, one of them to be trusted."""
+    for name in ("mynets_trusted", "evil_module"):
+        (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in ("mynets_trusted", "evil_module"):
+        sys.modules.pop(name, None)
+
+
+def imported(folder) -> set[str]:
+    return {path.stem for path in folder.glob("*.imported")}
+
+
+OUTSIDE = (
+    "os.system", "subprocess.Popen", "builtins.eval", "builtins.__import__", "evil_module.Net", "evil_module", "evil_module.a.b",
+    "mynets_trustedx.Net", "mynets.Net", ".Net", "..Net", "evil_module.", ".", "mynets_trusted", "os.path.join",
+    "leakscope.store.write", "mynets_trusted/../evil_module.Net", "evil_module.Net\x00", "Evil_module .Net",
+)  # fmt: skip
+WITHIN = (
+    "mynets_trusted.os", "mynets_trusted.os.system", "mynets_trusted.system", "mynets_trusted.run", "mynets_trusted.subprocess.Popen",
+    "mynets_trusted.Linear", "mynets_trusted.nn.Linear", "mynets_trusted.Path", "mynets_trusted.__class__", "mynets_trusted.__init__",
+    "mynets_trusted.__builtins__", "mynets_trusted.__loader__", "mynets_trusted.__dict__", "mynets_trusted.Net.__init__",
+    "mynets_trusted.Net.__subclasses__", "mynets_trusted.__getattribute__", "mynets_trusted.", "mynets_trusted..Net",
+    "mynets_trusted.absent", "mynets_trusted.__doc__",
+)  # fmt: skip
+SPOTS = ("game", "attack", "model", "defense")
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("trusted", [(), ("mynets_trusted",)], ids=["nothing trusted", "another trusted"])
+def test_a_name_outside_what_is_trusted_is_refused_before_anything_is_imported(nets, name, trusted):
+    before = set(sys.modules)
+    cell = {"data": {"name": "synthetic"}, "game": {"name": "Inference", "secret": "group", "batch": 4}}
+    for part in (
+        *({spot: {"name": name}} for spot in SPOTS),
+        {"attack": {"name": "Posterior", "head": {"name": name}}},
+        {"defense": {"name": "Chain", "defenses": [{"name": name}]}},
+    ):
+        document = {"cell": [cell | part]}
+        assert isinstance(
+            works_or_says_why(partial(plan.from_document, document, trusted=trusted)), PlanError
+        )
+    assert imported(nets) == set()
+    assert not {"evil_module", "mynets_trusted"} & (set(sys.modules) - before)
+
+
+@pytest.mark.parametrize("name", WITHIN)
+def test_what_a_trusted_module_has_from_elsewhere_is_refused(nets, name):
+    said = works_or_says_why(lambda: plan.parse(PLAN.format(name), trusted=["mynets_trusted"]))
+    assert isinstance(said, PlanError)
+    assert "evil_module" not in imported(nets)
+
+
+@pytest.mark.parametrize(
+    "content", ["def broken(:", "import absent_module", "from os import absent", "x = 1 / 'a'"], ids=range(4)
+)
+def test_a_trusted_module_that_cannot_be_imported_is_told_in_one_sentence(nets, content):
+    (nets / "mynets_trusted.py").write_text(content)
+    assert works_or_says_why(
+        lambda: plan.parse(PLAN.format("mynets_trusted.Net"), trusted=["mynets_trusted"])
+    )
+
+
+@pytest.mark.parametrize("trusted", [[""], ["."], ["*"], ["os.system"], ["mynets"]])
+def test_trust_in_something_else_opens_nothing(nets, trusted):
+    for name in ("evil_module.Net", ".Net", "os.system.x", "mynets_trusted.Net"):
+        assert works_or_says_why(lambda name=name: plan.parse(PLAN.format(name), trusted=trusted)) is not None
+    assert imported(nets) == set()
+
+
+@pytest.mark.slow
+def test_a_trusted_class_is_used_in_workers_too_and_an_untrusted_one_never(nets, tmp_path):
+    (tmp_path / "plan.toml").write_text(PLAN.format("mynets_trusted.Net"))
+    refused = leakscope("run", "plan.toml", "-o", "out", "--trust", "evil", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--trust mynets_trusted" in shown(refused)
+    assert imported(tmp_path) == set()
+    assert not (tmp_path / "out").exists()
+    done = leakscope(
+        "run", "plan.toml", "-o", "out", "--jobs", "2", "--trust", "mynets_trusted", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(one["model"]["parameters"] == 22 for one in store.results(tmp_path / "out"))
+    assert len(store.results(tmp_path / "out")) == 2
+    assert imported(tmp_path) == {"mynets_trusted"}
