@@ -29,6 +29,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/defenses.py
 	$(BIN)/python benchmarks/alignment.py
 	$(BIN)/python benchmarks/federation.py
+	$(BIN)/python benchmarks/guards.py
+	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/peers
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)

@@ -269,6 +269,16 @@ def test_a_guard_with_dp_sgd_hides_what_dp_sgd_alone_shows():
     assert shares[1] < 0.5 * shares[0]
 
 
+def test_an_encoder_says_nothing_by_which_its_training_could_be_repeated():
+    for guard in (DPSGDGuard(noise=1.0, plain=PLAIN), PLAIN, Inf2Guard("attribute", "sex", epochs=1)):
+        assert not {"seed", "digest"} & set(guard(table(), seeded(0)).encoder.about)
+
+
+def test_what_of_a_guard_would_be_ignored_is_refused():
+    with pytest.raises(ArgumentError, match=r"DPSGDGuard\.guard may set column, lam, loss, steps and hidden"):
+        DPSGDGuard(plain=PLAIN, guard=Inf2Guard("attribute", "sex", perturbation="gaussian"))
+
+
 def test_a_guard_that_joins_records_has_no_gradient_to_clip():
     with pytest.raises(ArgumentError, match="by a loss of single records"):
         DPSGDGuard(plain=PLAIN, guard=Inf2Guard("attribute", "sex", loss="mmd"))

@@ -299,7 +299,6 @@ def test_local_dp_keeps_its_promise_only_for_the_right_sensitivity_and_a_small_e
     assert gaussian_epsilon(FlowerLocalDp(2.0, 2.0, 0.8, delta).mu, delta) > 0.8
     assert gaussian_epsilon(FlowerLocalDp(2.0, 4.0, 40.0, delta).mu, delta) > 40
     assert FlowerLocalDp(1.0, 0.0).mu == math.inf
-    assert FlowerFixedClipping(0.3, 2.0).mu == pytest.approx(2 / 2.0)
 
 
 # NVFlare
@@ -447,6 +446,8 @@ def test_the_filters_act_on_updates_and_the_clipping_norm_may_change_by_the_roun
 @pytest.mark.parametrize("defense", DEFAULTS, ids=repr)
 def test_a_federation_uploads_through_a_filter(defense, parts, channel):
     clients = [parts[0].take(torch.arange(i, i + 20)) for i in (0, 20)]
+    if isinstance(defense, FlowerAdaptiveClipping):
+        defense = replace(defense, clients=2, noise=0.1)
 
     def final(upload):
         return federate(

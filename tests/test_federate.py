@@ -19,6 +19,7 @@ from leakscope import (
     Chain,
     Dataset,
     FlowerAdaptiveClipping,
+    FlowerFixedClipping,
     Noise,
     Pruning,
     Recorder,
@@ -495,3 +496,10 @@ def test_adaptive_clipping_moves_on_with_the_norms_of_every_rounds_updates(tmp_p
             upload, clip=upload.clip * math.exp(-0.2 * (moved - 0.5))
         )  # Andrew et al., section 2
     assert len(set(clips)) == 4
+
+
+def test_noise_that_is_shared_among_other_clients_than_take_part_is_refused():
+    clients = [records(20, seed=i) for i in range(3)]
+    upload = FlowerFixedClipping(0.1, 1.0, 20)
+    with pytest.raises(ArgumentError, match="shares its noise among 20 clients, and 3 take part"):
+        federate(small(clients[0]), clients, rounds=1, rng=seeded(0), local=PLAIN, upload=upload)

@@ -277,6 +277,7 @@ def test_baselines_against_membership_can_be_audited_with_the_network_they_were_
         ({"dimensions": 4}, "GuardAudit.dimensions must be 2 or 3, got 4"),
         ({"shadows": 1}, "GuardAudit.shadows must be 0 or at least 2, got 1"),
         ({"shown": -1}, "GuardAudit.shown must be at least 0, got -1"),
+        ({"shadows": 4}, "GuardAudit.shadows must be 0 for a guard of a column"),
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(settings, message):

@@ -233,3 +233,19 @@ def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent
         scores, secrets = gaussians(rng, 1_000, 0.0)
         covered += advantage(scored(scores, secrets)).low <= 0
     assert covered >= 188
+
+
+@pytest.mark.parametrize(
+    ("prior", "n"), [((0.85, 0.15), 20), ((0.97, 0.03), 200), ((0.85, 0.1, 0.03, 0.01, 0.01), 300)]
+)
+def test_the_interval_of_an_area_covers_chance_where_a_value_is_rare(prior, n):
+    rng, missed, reps = np.random.default_rng(0), 0, 0
+    for _ in range(300):
+        secrets = torch.tensor(rng.choice(len(prior), n, p=prior))
+        if len(secrets.unique()) < 2:
+            continue
+        guesses = torch.tensor(rng.dirichlet(np.ones(len(prior)), n))
+        found = auroc(Transcript(secrets, guesses, torch.tensor(prior)))
+        missed, reps = missed + (not found.low <= 0.5 <= found.high), reps + 1
+    assert reps > 250
+    assert missed <= stats.binom.ppf(0.999, reps, 0.05)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope import VIB, GradientChannel, Inference, Noise, Posterior, Through, play, report
+from leakscope import VIB, GradientChannel, Inference, Noise, Posterior, Through, UpdateChannel, play, report
 from leakscope.core import Estimate, Knowledge, Transcript
 from leakscope.data import synthetic
 from leakscope.errors import ArgumentError
@@ -21,6 +21,7 @@ from leakscope.models import MLP, build, parameters
 from leakscope.plan import from_document
 from leakscope.rng import seeded
 from leakscope.selfchecks import selfchecks
+from leakscope.training import Local
 
 # Null calibration
 
@@ -37,9 +38,19 @@ def answers(n: int = 400, knows: float = 0.0, seed: int = 0) -> Transcript:
 @pytest.mark.parametrize(("measure", "null"), [(advantage, 0.0), (auroc, 0.5)])
 def test_whatever_was_found_shuffled_secrets_give_few_alarms(measure, null):
     for knows in (0.0, 0.5, 1.0):
-        found = shuffled(answers(knows=knows), measure, null=null, rng=seeded(1))
+        found = shuffled(answers(knows=knows), measure, null=null, drawn=null == 0, rng=seeded(1))
         assert found["passed"]
         assert found["alarms"] <= 10  # 2.5 expected; 11 or more of 100 have a chance below 1e-4
+
+
+def test_an_answer_that_never_changes_is_no_alarm_by_the_luck_of_its_draw():
+    failed = 0
+    for seed in range(60):
+        secrets = (torch.rand(400, generator=seeded(seed, "even")) < 0.5).long()
+        always = torch.tensor([[0.6, 0.4]]).repeat(400, 1)
+        found = shuffled(Transcript(secrets, always, torch.tensor([0.5, 0.5])), drawn=True, rng=seeded(seed))
+        failed += not found["passed"]
+    assert failed == 0
 
 
 def test_what_is_there_stands_out_of_the_shuffles_and_nothing_does_not():
@@ -132,6 +143,27 @@ def test_another_loss_is_an_error():
         played(game, channel, replace(knowledge, channel=smooth))
     again = replace(channel, loss=nn.CrossEntropyLoss())  # another function that says the same
     played(game, channel, replace(knowledge, channel=again))
+
+
+def test_a_loss_that_weighs_classes_is_told_from_one_that_does_not_and_modes_are_left_alone():
+    game, channel, knowledge = world()
+    channel.model[0].eval()
+    modes = [module.training for module in channel.model.modules()]
+    ordered = game.data.take(game.data.y.argsort())  # the first records are of one class
+    game = replace(game, data=ordered)
+    weighing = partial(F.cross_entropy, weight=torch.tensor([1.0, 3.0]))
+    with pytest.raises(ArgumentError, match="must have the victim's loss"):
+        played(game, channel, replace(knowledge, channel=replace(channel, loss=weighing)))
+    assert [module.training for module in channel.model.modules()] == modes
+
+
+def test_local_training_with_a_defense_of_its_own_fits_its_undefended_self():
+    train, _, public = synthetic(records=400).split(seeded(0), secret="group", train=150, public=100)
+    inside = VIB()
+    model = build(MLP((4,)), train, seeded(1), defense=inside)
+    channel = UpdateChannel(model, (parameters(model),), local=Local(0.1, batch=2), inside=inside)
+    game = Inference(train, "group", batch=2)
+    played(game, channel, Knowledge(game.on(public), channel.undefended(), 40))
 
 
 def test_records_that_were_scaled_otherwise_are_an_error():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from leakscope import DPSGD, LaplaceNoise, Noise, Pruning, Withhold
+from leakscope import DPSGD, Chain, FlowerAdaptiveClipping, LaplaceNoise, Noise, Pruning, Withhold
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
 from leakscope.guards.encoder import load_encoder
@@ -133,5 +133,8 @@ def test_noise_on_uploads_has_its_deviation_over_the_root_of_the_devices():
 
 
 def test_a_defense_inside_training_is_refused():
-    with pytest.raises(ArgumentError, match=r"TAPPFL\.defense must be None or one that acts on the whole"):
+    with pytest.raises(ArgumentError, match=r"TAPPFL\.defense must act on a finished update"):
         replace(SMALL, defense=DPSGD())
+    with pytest.raises(ArgumentError, match=r"TAPPFL\.defense must be the same in every round"):
+        replace(SMALL, defense=FlowerAdaptiveClipping())
+    replace(SMALL, defense=Chain(Pruning(0.5), Noise(0.1)))

@@ -14,19 +14,25 @@ from leakscope.core import Channel, Game, Knowledge, Params
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError
 
-PROBED = 8  # records on which two losses are compared
+PROBED, EACH = 20, 2  # classes, and records of each, on which two losses are compared
 
 
 def agree(game: Game, channel: Channel, knowledge: Knowledge) -> None:
     """Refuse knowledge of another world. What the adversary believes of a defense is its own affair."""
-    private, public = getattr(game, "data", None), getattr(knowledge.game, "data", None)
-    if isinstance(private, Dataset) and isinstance(public, Dataset):
-        _alike(private, public)
+    private, public = _records(game), _records(knowledge.game)
+    for one, other in ((one, other) for one in private for other in public):
+        _alike(one, other)
     real, believed = _inner(channel), _inner(knowledge.channel)
     if isinstance(real, GradientChannel) and isinstance(believed, GradientChannel):
         _same_model(real.rounds, believed.rounds)
-        if isinstance(private, Dataset):
-            _same_loss(real, believed, private)
+        if private:
+            _same_loss(real, believed, private[0])
+
+
+def _records(game: Game) -> list[Dataset]:
+    """The records a game is played on."""
+    found = (getattr(game, name, None) for name in ("data", "members", "others"))
+    return [records for records in found if isinstance(records, Dataset) and len(records)]
 
 
 def _inner(channel: Channel) -> Channel:
@@ -75,12 +81,16 @@ def _same_loss(real: GradientChannel, believed: GradientChannel, data: Dataset) 
     """By what both say of some records, since a defense makes a new function each time it is asked."""
     if real.model is not believed.model or (real.loss is believed.loss and real.defense is believed.defense):
         return
-    few = data.take(torch.arange(min(PROBED, len(data))))
-    training = real.model.training
-    with torch.no_grad():
-        out = torch.func.functional_call(real.model.eval(), dict(real.rounds[0]), (few.x,))
-    real.model.train(training)
-    said = [float(one.defense.loss(one.loss)(out, few.y)) for one in (real, believed)]
+    rows = [(data.y == label).nonzero()[:EACH, 0] for label in data.y.unique()[:PROBED]]
+    few = data.take(torch.cat(rows))  # of every class, since a loss may weigh them
+    modes = {module: module.training for module in real.model.modules()}
+    try:
+        with torch.no_grad():
+            out = torch.func.functional_call(real.model.eval(), dict(real.rounds[0]), (few.x,))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    said = [float(one.trained_with(out, few.y)) for one in (real, believed)]
     if abs(said[0] - said[1]) > 1e-5 * max(1.0, abs(said[0])):
         raise ArgumentError(
             f"knowledge.channel must have the victim's loss, got one that is {said[1]:.6g} where the "

@@ -39,9 +39,14 @@ class GradientChannel:
                     f"{part!r}, which joins them; use UpdateChannel(..., inside=...) with one local step."
                 )
 
+    @property
+    def trained_with(self) -> Loss:
+        """The loss whose gradients are released, what a defense adds to it included."""
+        return self.defense.loss(self.loss)
+
     def undefended(self) -> Self:
         """The channel a static adversary believes in: it knows the model and the loss, and no more."""
-        return replace(self, defense=Defense(), fitted=(), loss=self.defense.loss(self.loss))
+        return replace(self, defense=Defense(), fitted=(), loss=self.trained_with)
 
     def noiseless(self) -> Self:
         """The channel without the Gaussian noise its defense adds last."""
@@ -117,7 +122,12 @@ class UpdateChannel(GradientChannel):
 
     def undefended(self) -> Self:
         """The channel a static adversary believes in: it knows the model and the loss, and no more."""
-        return replace(self, defense=Defense(), fitted=(), inside=Defense(), loss=self.inside.loss(self.loss))
+        return replace(self, defense=Defense(), fitted=(), inside=Defense(), loss=self.trained_with)
+
+    @property
+    def trained_with(self) -> Loss:
+        """The loss of local training, what a defense adds to it included."""
+        return self.inside.loss(self.loss)
 
     def _layers(self, params: Params, defense: Defense, batch: Batch, seed: int) -> Iterator[Layers]:
         data, rng = batch.data, seeded(seed, "local")

@@ -178,6 +178,24 @@ def _finished(
     run = ray.remote(num_cpus=1, max_retries=0)(_on_worker)  # Ray's own retries may have no end
     waiting, running = deque(Attempt(*task) for task in tasks), dict[Any, Attempt]()
     lent: dict[str, Any] = {}
+    try:
+        yield from _given(ray, run, waiting, running, lent, at_once=at_once, trusted=trusted, beats=beats)
+    finally:  # a cluster that is not ours would go on with them
+        for task in running:
+            ray.cancel(task, force=True)
+
+
+def _given(
+    ray: Any,
+    run: Any,
+    waiting: deque[Attempt],
+    running: dict[Any, Attempt],
+    lent: dict[str, Any],
+    *,
+    at_once: int,
+    trusted: tuple[str, ...],
+    beats: Path | None,
+) -> Results:
     while waiting or running:
         while waiting and len(running) < at_once:
             attempt = waiting.popleft()

@@ -244,7 +244,7 @@ def _federation(cell: Cell, seed: int, records: Dataset | None, trusted: Iterabl
         "seed": seed,
         "cell": cell.described,
         **found,
-        "guarantee": _promise(audit, cell.rounds, _size(model)),
+        "guarantee": _promise(audit, cell.rounds, model),
         "data": {
             "name": records.name,
             "label": records.label,
@@ -258,12 +258,20 @@ def _federation(cell: Cell, seed: int, records: Dataset | None, trusted: Iterabl
     }
 
 
-def _promise(audit: Any, rounds: int, entries: int) -> dict[str, Any] | None:
-    """What the filter that a federation's clients run says of an upload, and of one in every round."""
+def _promise(audit: Any, rounds: int, model: nn.Module) -> dict[str, Any] | None:
+    """What the filter that a federation's clients run says of an upload, and of one in every round; nothing
+    where something of the model passes it by."""
     filtered: Defense | None = getattr(audit, "upload", None)
-    if filtered is None:
+    if filtered is None or not _covered(model):
         return None
-    return judged.guaranteed(filtered, records=1, batch=1, rounds=rounds, entries=entries)
+    return judged.guaranteed(filtered, records=1, batch=1, rounds=rounds, entries=_size(model))
+
+
+def _covered(model: nn.Module) -> bool:
+    """Whether all that is sent of a model goes through a filter: numbers without a shape and running
+    statistics do not."""
+    statistics = any(buffer.is_floating_point() for buffer in model.buffers())
+    return not statistics and all(tensor.dim() for tensor in parameters(model).values())
 
 
 def _played(
@@ -279,7 +287,7 @@ def _played(
     return {
         "secret": _secret(setting),
         **measure(transcript),
-        "selfcheck": shuffled(transcript, rng=seeded(seed, "shuffle")),
+        "selfcheck": shuffled(transcript, drawn=True, rng=seeded(seed, "shuffle")),
         "bounds": judged.bounded(transcript, channel, behind(setting.game)),
         "guarantee": judged.guaranteed(
             victim.defense,
@@ -287,7 +295,9 @@ def _played(
             batch=cell.training.batch,
             rounds=cell.rounds,
             entries=_size(victim.model),
-        ),
+        )
+        if _covered(victim.model)
+        else None,
         "utility": _worth(victim, setting.test),
     }
 

@@ -1,8 +1,9 @@
 """The numbers of results for other programs: `results.csv` and `results.json`, a row for every cell, seed
 and measure.
 
-Both hold aggregates only: no record, no picture, no score of a person, no path. The JSON is described by
-`results.schema.json`. What was found round by round, and curves, stay in the files of the results.
+Both hold aggregates only: no record, no picture, no score of a person. Errors stand in them as they were
+told. The JSON is described by `results.schema.json`. What was found round by round, and curves, stay in the
+files of the results.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from leakscope.sections import words
 from leakscope.summary import source, stable
 
 FORMAT = 1  # of both files: a change of meaning changes it
-CHANCE = {"advantage": 0.0, "auroc": 0.5, "balanced_accuracy": 0.5, "information": 0.0}  # by guessing alone
+CHANCE = {"advantage": 0.0, "auroc": 0.5, "information": 0.0}  # by guessing alone
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # how what a spreadsheet runs begins
 TOLD = ("MembershipAudit", "RecordingAudit")  # whose attacks are not told of a defense
 

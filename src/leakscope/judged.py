@@ -78,23 +78,36 @@ def guaranteed(
 ) -> dict[str, Any] | None:
     """The epsilon of one step of DP-SGD and of the whole training, one record added or removed: exactly
     for the step, by privacy loss distributions for batches drawn from ``records`` (as if each record
-    joined at random, which is what accountants take shuffled epochs for). Of a deployed filter the epsilon
-    of one upload of so many ``entries``, whatever is changed behind it, and of one in every round."""
+    joined at random, which is what accountants take shuffled epochs for).
+
+    Of a deployed filter on uploads of so many ``entries`` the epsilon of one, and of one in every round,
+    whatever is changed behind them. Flower's central noise is on the mean alone: its ``unit`` is "mean",
+    for a client of equal weight who is changed, and it holds against nobody who sees uploads. Its adaptive
+    rule has no bound on how small the noise can get, so that only Andrew's has one."""
     if isinstance(defense, SVTPrivacy):
         one = defense.proven(entries)
         found = {"delta": 0.0, "step": one, "run": rounds * one, "unit": "upload"}
         return found if math.isfinite(one) else None
-    if isinstance(defense, FlowerLocalDp | FlowerFixedClipping | FlowerAdaptiveClipping):
-        if math.isinf(defense.mu):
-            return None
-        step, run = (epsilon.gaussian_epsilon(math.sqrt(r) * defense.mu, delta) for r in (1, rounds))
-        return {"delta": delta, "step": step, "run": run, "unit": "upload"}
+    if isinstance(defense, FlowerLocalDp):
+        return _gaussian(defense.mu, rounds, delta, "upload")
+    if isinstance(defense, FlowerFixedClipping) or (
+        isinstance(defense, FlowerAdaptiveClipping) and defense.rule == "andrew"
+    ):
+        return _gaussian(2 / defense.noise if defense.noise else math.inf, rounds, delta, "mean")
     if not isinstance(defense, DPSGD) or not defense.noise or math.isinf(defense.clip):
         return None
     multiplier, steps = defense.multiplier(batch), rounds * math.ceil(records / batch)
     run = epsilon.composed_epsilon(multiplier, delta, steps=steps, sampling=min(1.0, batch / records))
     step = epsilon.gaussian_epsilon(1 / multiplier, delta)
     return {"delta": delta, "step": step, "run": run, "unit": "record"}
+
+
+def _gaussian(mu: float, rounds: int, delta: float, unit: str) -> dict[str, Any] | None:
+    """Of Gaussian noise, where two releases are at most ``mu`` of its deviations apart."""
+    if math.isinf(mu):
+        return None
+    step, run = (epsilon.gaussian_epsilon(math.sqrt(r) * mu, delta) for r in (1, rounds))
+    return {"delta": delta, "step": step, "run": run, "unit": unit}
 
 
 def certified(

@@ -97,11 +97,6 @@ class FlowerFixedClipping(Defense):
         """The standard deviation of one upload's share of the noise."""
         return self.noise * self.clip / math.sqrt(self.clients) if self.noise else 0.0
 
-    @property
-    def mu(self) -> float:
-        """How far apart two updates of one client can be, in standard deviations of the upload's noise."""
-        return _mu(self.clip, self.deviation(1))
-
 
 @dataclass(frozen=True)
 class FlowerAdaptiveClipping(Defense):
@@ -177,13 +172,6 @@ class FlowerAdaptiveClipping(Defense):
         """What is done to the uploads of one round, and the next round's defense."""
         later = self.after(float((norms > self.clip).double().mean()), rng)
         return self._fixed(later.clip if self.rule == "flower" else self.clip), later
-
-    @property
-    def mu(self) -> float:
-        """How far apart two updates of one client can be, in standard deviations of the upload's noise, the
-        count of clipped clients included; under "flower" at the most."""
-        least = math.exp(-self.rate * (1 - self.quantile)) if self.rule == "flower" else 1.0
-        return 2 * math.sqrt(self.clients) / (self.noise * least) if self.noise else math.inf
 
     @property
     def _count_noise(self) -> float:

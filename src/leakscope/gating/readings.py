@@ -113,6 +113,13 @@ def readings(result: Json) -> list[Reading]:
     return found or [replace(about, failure="nothing was measured")]
 
 
+def _accounted(promise: Json) -> Any:
+    """What an accountant says of one record's privacy against whoever sees uploads; noise on a mean of
+    clients says nothing of that."""
+    told = promise.get("unit", "record") != "mean"
+    return _promise(promise.get("run"), promise.get("delta")) if told else _promise(None, None)
+
+
 def _game(about: Reading, result: Json) -> Iterator[Reading]:
     """A game on gradients."""
     secret, bounds = _table(result.get("secret")), _table(result.get("bounds"))
@@ -128,7 +135,7 @@ def _game(about: Reading, result: Json) -> Iterator[Reading]:
             for name in ("advantage", "information")
             if _finite(bounds.get(f"{name}_bound"))
         },
-        promised=_promise(promise.get("run"), promise.get("delta")),
+        promised=_accounted(promise),
     )
     two = len(secret.get("chances") or ()) == 2
     found = _evidence(result, roc=result.get("roc") if two else None)

@@ -86,6 +86,12 @@ class GuardAudit:
         rule = "0 or at least 2"
         require(self.shadows == 0 or self.shadows >= 2, "GuardAudit.shadows", rule, self.shadows)
         require(self.shown >= 0, "GuardAudit.shown", "at least 0", self.shown)
+        parts = getattr(self.guard, "guards", (self.guard,))
+        if self.shadows and any(getattr(one, "column", None) for one in parts):
+            raise ArgumentError(
+                f"GuardAudit.shadows must be 0 for a guard of a column, which the adversary does not know of "
+                f"its candidates, got {self.shadows}."
+            )
         if not list(self.asked()):
             raise ArgumentError(
                 f"GuardAudit.secret must say what is tried where the guard has no secret of its own, got "
@@ -164,7 +170,7 @@ class GuardAudit:
             "history": [dict(epoch) for epoch in guarded.history],
             "seconds": {
                 "guard": round(guarded.seconds, 2),
-                "plain": self._plain(encoder, train, seed),
+                "plain": self._plain(guarded, train, seed),
             },
             "pictures": drawn or None,
         }
@@ -243,12 +249,12 @@ class GuardAudit:
         values = list(trial.test.value_names(str(trial.column)))
         return {"before": flat(plain), "after": flat(encoder), "values": values}
 
-    def _plain(self, encoder: Encoder, train: Dataset, seed: int) -> float | None:
+    def _plain(self, guarded: Guarded, train: Dataset, seed: int) -> float | None:
         """Plain training of the same networks for as many epochs as the guard took, where it has a head."""
-        if encoder.head is None:
+        if guarded.encoder.head is None or not guarded.history:
             return None
         begun = time.perf_counter()
-        plainly(encoder, train, seeded(seed, "plain"), epochs=getattr(self.guard, "epochs", self.epochs))
+        plainly(guarded.encoder, train, seeded(seed, "plain"), epochs=len(guarded.history))
         return round(time.perf_counter() - begun, 2)
 
 

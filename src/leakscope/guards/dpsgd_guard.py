@@ -27,6 +27,7 @@ from leakscope.guards.plain import Unguarded, begun, encoded, renamed
 from leakscope.guards.protections import Told
 from leakscope.guards.trainer import Alternation, Progress, check_finite
 
+GIVEN = "the scaling of the records, the base rate of a guarded column, and a secret seed"
 SINGLE = ("prior", "adversarial")  # losses that are a mean over records
 
 
@@ -36,8 +37,10 @@ class DPSGDGuard:
 
     Every record's gradient is clipped to ``clip``; the noise is what ``epsilon`` at ``delta`` allows in
     ``plain.epochs``, or the multiplier ``noise``. Batches are Poisson samples, steps are Adam's. The epsilon
-    that was spent, for one record more or less, stands in the encoder's ``about``. Has a loop of its own,
-    since the trainer differentiates encoder and head apart and DP-SGD clips them together.
+    that was spent, for one record more or less, stands in the encoder's ``about``, with what it takes for
+    given: the scaling of the records, if they were standardised by themselves, and noise that nobody can
+    draw again, which a plan's small seeds are not. Has a loop of its own, since the trainer differentiates
+    encoder and head apart and DP-SGD clips them together.
 
     With a ``guard`` of an attribute the same encoder hides that too: of the guard column, lam, loss, steps
     and hidden layers count. Its privacy network looks at private records, so it is trained by DP-SGD as
@@ -70,6 +73,17 @@ class DPSGDGuard:
                 f"DPSGDGuard.guard must hide an attribute by a loss of single records ({', '.join(SINGLE)}), "
                 f"whose gradient can be clipped, got {self.guard.secret} by {self.guard.loss}."
             )
+        if self.guard is not None and self.guard != self._said(self.guard):
+            raise ArgumentError(
+                "DPSGDGuard.guard may set column, lam, loss, steps and hidden only; what else it has comes "
+                "from DPSGDGuard.plain."
+            )
+
+    @staticmethod
+    def _said(guard: Inf2Guard) -> Inf2Guard:
+        """What of a guard counts here."""
+        parts = {name: getattr(guard, name) for name in ("column", "lam", "loss", "steps", "hidden")}
+        return Inf2Guard("attribute", **parts)
 
     @property
     def column(self) -> str | None:
@@ -104,7 +118,7 @@ class DPSGDGuard:
             engine = opacus.PrivacyEngine()
             history = self._trained(engine, source, made, progress)
             spent = float(engine.get_epsilon(self.delta)) if self.noise != 0 else None
-        encoder = encoded(self, self.plain, made, data, rng, epsilon=spent, delta=self.delta)
+        encoder = encoded(self, self.plain, made, data, epsilon=spent, delta=self.delta, given=GIVEN)
         privacy = made.protections[0].net.eval() if made.protections else None
         return Guarded(encoder, privacy, history, time.perf_counter() - since)
 

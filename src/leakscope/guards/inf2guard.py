@@ -207,16 +207,15 @@ def guarded(
         alternation.noise,
         first.normed,
         alternation.utility.head,
-        about(guards, weights, data, rng),
+        about(guards, weights, data),
     )
     privacy = alternation.protections[0].net.eval() if first.steps else None
     return Guarded(encoder, privacy, history, time.perf_counter() - begun)
 
 
-def about(
-    guards: Sequence[Any], weights: tuple[float, ...], data: Dataset, rng: torch.Generator
-) -> dict[str, Any]:
-    """What an encoder says of itself."""
+def about(guards: Sequence[Any], weights: tuple[float, ...], data: Dataset) -> dict[str, Any]:
+    """What an encoder says of itself: no seed, by which its training could be repeated on other records, and
+    no fingerprint of the records."""
     return {
         "guard": [repr(one) for one in guards],
         "weights": list(weights),
@@ -224,10 +223,8 @@ def about(
         "loss": guards[0].loss,
         "lam": guards[0].lam,
         "data": data.name,
-        "digest": data.digest,
         "shape": list(data.x.shape[1:]),
         "classes": data.classes,
-        "seed": rng.initial_seed(),
     }
 
 

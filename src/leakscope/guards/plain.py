@@ -114,7 +114,7 @@ def taught(
         made, source, epochs=plain.epochs, warm_up=warm_up, patience=plain.patience, progress=progress
     )
     privacy = made.protections[0].net.eval() if "privacy" in made.leaves else None
-    encoder = encoded(guard, plain, made, data, rng)
+    encoder = encoded(guard, plain, made, data)
     return Guarded(encoder, privacy, history, time.perf_counter() - since)
 
 
@@ -123,7 +123,6 @@ def encoded(
     plain: Unguarded,
     made: Alternation,
     data: Dataset,
-    rng: torch.Generator,
     **more: Any,
 ) -> Encoder:
     """The encoder of trained networks, and what it says of itself."""
@@ -131,10 +130,8 @@ def encoded(
         "guard": [repr(guard)],
         "secret": [str(getattr(guard, "column", None) or getattr(guard, "secret", "none"))],
         "data": data.name,
-        "digest": data.digest,
         "shape": list(data.x.shape[1:]),
         "classes": data.classes,
-        "seed": rng.initial_seed(),
         **more,
     }
     table = described(plain.encoder) | {"head": list(plain.head)}

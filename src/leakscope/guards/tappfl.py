@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.core import Defense
 from leakscope.dataset import Dataset
+from leakscope.defenses.deployed import FlowerAdaptiveClipping
 from leakscope.errors import require
 from leakscope.guards.batches import Seen, Source
 from leakscope.guards.encoder import Encoder, Guarded, Kind
@@ -25,6 +26,7 @@ from leakscope.guards.utilities import Negatives
 from leakscope.models.encoders import Architecture, TableEncoder, described
 from leakscope.rng import fork, integer, seeded
 from leakscope.training import shards
+from leakscope.training.step import on_updates
 
 CAP = 1.0  # on the norm of a device's gradient, without which SGD runs away from -CE
 PRETRAINING = 5  # epochs, of batches of 128, as in the published code
@@ -40,7 +42,8 @@ class TAPPFL:
     or one for each device. The networks, losses and noise are those of `Inf2Guard`; "adversarial" is the
     paper's. ``pretrain`` on all records first: "jsd" for utility, as the paper says; "private" to tell the
     secret, as the published code does, and then the stale attacker is that code's: the pretrained network.
-    ``defense`` changes every device's update on its way, as the paper's baselines do: noise, pruning.
+    ``defense`` changes every device's update on its way, as the paper's baselines do: noise, pruning; what
+    ``pretrain`` learns from all records is not defended.
     """
 
     column: str
@@ -72,8 +75,10 @@ class TAPPFL:
         known = ("jsd", "private", "none")
         require(self.pretrain in known, "TAPPFL.pretrain", f"one of {', '.join(known)}", self.pretrain)
         require(0 < self.rate < math.inf, "TAPPFL.rate", "finite and above 0", self.rate)
-        acts = "None or one that acts on the whole update alone, such as Noise or Pruning"
-        require(self.defense is None or _of_updates(self.defense), "TAPPFL.defense", acts, self.defense)
+        if self.defense is not None:
+            on_updates(self.defense, "TAPPFL.defense")
+            moving = isinstance(self.defense, FlowerAdaptiveClipping)
+            require(not moving, "TAPPFL.defense", "the same in every round", self.defense)
         require(self.perturbation != "learned", "TAPPFL.perturbation", "none, gaussian or uniform", "learned")
         lams = self.lams
         one_each = len(lams) == self.devices and all(0 <= lam <= 1 for lam in lams)
@@ -133,7 +138,7 @@ class TAPPFL:
         nets_kept = [one.protections[0].net for _, one in sorted(federation.members.items())]
         privacy = literal or (Committee(nets_kept) if self.steps else None)
         table = described(self.encoder) | ({"head": list(self.head)} if some.utility.head else {})
-        said = about((self,), (1.0,), data, rng)
+        said = about((self,), (1.0,), data)
         encoder = Encoder(some.network, table, some.noise, self.normed, some.utility.head, said)
         seconds = time.perf_counter() - begun
         return Guarded(encoder, privacy and privacy.eval(), tuple(history), seconds)
@@ -216,12 +221,6 @@ class _Federation:
         update = {name: (trained[name] - state[name])[None] for name in names}
         passed = self.plan.defense.release(update, None, own.rngs.order, batch=self.plan.batch)
         return {**trained, **{name: state[name] + passed[name][0] for name in names}}
-
-
-def _of_updates(defense: Defense) -> bool:
-    """Whether a defense changes what is released and nothing of the training."""
-    inside = ("model", "loss", "objective", "weigh")
-    return all(getattr(type(defense), name) is getattr(Defense, name) for name in inside)
 
 
 def _state(network: nn.Module) -> State:

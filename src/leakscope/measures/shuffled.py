@@ -1,8 +1,9 @@
-"""The null calibration of an audit: the same answers, held against secrets that were shuffled.
+"""The null calibration of an audit: the same answers, held against secrets that were shuffled or drawn anew.
 
-Shuffled secrets have nothing to do with what was released, so that whatever a measure finds in them it would
-find in nothing. The lower end of an interval at 95% may then be above nothing in one of forty shuffles; if it
-is much more often, intervals or baselines of this audit are wrong, and its findings with them.
+Such secrets have nothing to do with what was released, so that whatever a measure finds in them it would find
+in nothing. The lower end of an interval at 95% may then be above nothing in one of forty; if it is much more
+often, intervals or baselines of this audit are wrong, and its findings with them. What goes wrong before the
+guess, such as a secret that slips into the view, it cannot see: for that there are `Silent` and `Plain`.
 """
 
 from __future__ import annotations
@@ -30,18 +31,22 @@ def shuffled(
     null: float = 0.0,
     tail: float = 0.025,
     shuffles: int = SHUFFLES,
+    drawn: bool = False,
 ) -> dict[str, Any]:
     """How often the lower limit of ``measure``, too high with chance ``tail``, is above ``null``, and how
     large the measure gets, over ``shuffles`` of the secrets; and the share of shuffles that reach what was
-    measured (the permutation test's p, which counts the measurement itself)."""
+    measured (the permutation test's p, which counts the measurement itself). A measure that is held against
+    the chances of the secrets needs them ``drawn`` anew from the prior: a shuffle keeps how often each came
+    up, and with it the luck of an answer that is always the same."""
     require(shuffles >= 1, "shuffled.shuffles", "at least 1", shuffles)
     found = measure(transcript)
-    drawn = []
+    every, n, prior = [], len(transcript.secrets), transcript.prior.double()
     for _ in range(shuffles):
-        order = torch.randperm(len(transcript.secrets), generator=rng)
-        drawn.append(measure(replace(transcript, secrets=transcript.secrets[order])))
-    values = torch.tensor([one.value for one in drawn], dtype=torch.float64)
-    alarms = sum(one.low > null for one in drawn)
+        anew = torch.multinomial(prior, n, replacement=True, generator=rng) if drawn else None
+        secrets = transcript.secrets[torch.randperm(n, generator=rng)] if anew is None else anew
+        every.append(measure(replace(transcript, secrets=secrets)))
+    values = torch.tensor([one.value for one in every], dtype=torch.float64)
+    alarms = sum(one.low > null for one in every)
     return {
         "measure": found.name,
         "shuffles": shuffles,

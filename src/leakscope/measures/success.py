@@ -16,6 +16,7 @@ from scipy import stats
 from leakscope.core import Estimate, Transcript
 from leakscope.errors import ArgumentError, require
 
+FEW = 50  # trials of a class below which DeLong's variance is not believed alone
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -70,16 +71,34 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     """Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
 
     Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at
-    least the size of the smallest class and at most the number of trials."""
+    most the number of trials. A class of fewer than 50 trials
+    tells little of its own spread: there the variance is at least Hanley and McNeil's (1982)."""
     scores, labels = one_vs_rest(transcript)
     areas, influence = zip(*(_area(s, b) for s, b in zip(scores, labels, strict=True)), strict=True)
     n, area = labels.shape[1], float(np.mean(areas))
     variance = float(np.mean(influence, axis=0).var()) / n
     smallest = int(min(labels.sum(1).min(), (~labels).sum(1).min()))
     spread = area * (1 - area)
-    effective = float(np.clip(spread / variance, smallest, n)) if variance > 0 else smallest
+    if smallest < FEW:
+        sizes = [(int(b.sum()), int((~b).sum())) for b in labels]
+        each = [_hanley(_drawn_in(a, min(size)), *size) for a, size in zip(areas, sizes, strict=True)]
+        variance = max(variance, sum(each) / len(each) ** 2)
+        spread = max(spread, (drawn := _drawn_in(area, smallest)) * (1 - drawn))
+    effective = float(np.clip(spread / variance, 1, n)) if variance > 0 else smallest
     low, high = _wilson(area, effective, level)
     return Estimate("AUROC", area, low, high, level, n, "Wilson with DeLong's variance")
+
+
+def _hanley(area: float, positives: int, negatives: int) -> float:
+    """The variance of an area of this size, for scores that are exponential on either side."""
+    both, twice = area / (2 - area), 2 * area**2 / (1 + area)
+    more = (positives - 1) * (both - area**2) + (negatives - 1) * (twice - area**2)
+    return (area * (1 - area) + more) / (positives * negatives)
+
+
+def _drawn_in(area: float, trials: int) -> float:
+    """An area drawn towards one half by one more trial, since few trials can all be lucky."""
+    return (trials * area + 0.5) / (trials + 1)
 
 
 def tpr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> Estimate:

@@ -80,6 +80,12 @@ def federate(
     require(rounds >= 0, "federate.rounds", "at least 0", rounds)
     if upload is not None:
         on_updates(upload, "federate.upload")
+        shared, count = getattr(upload, "clients", 1), federation.chosen
+        if shared not in (1, count):
+            raise ArgumentError(
+                f"federate.upload shares its noise among {shared} clients, and {count} take part in a round; "
+                f"set {type(upload).__name__}.clients to {count}."
+            )
     fixed = None if repartition else federation.cut(rng)
     params = state(model)
     history: list[Params] = [params]
@@ -129,6 +135,11 @@ class _Federation:
             )
         Step.of(self.model, loss=self.loss, defense=self.defense)  # refuses before anything is recorded
 
+    @property
+    def chosen(self) -> int:
+        """How many clients take part in a round."""
+        return math.ceil(round(self.fraction * len(self.clients), 9))  # 0.07 x 100 is 7.000000000000001
+
     def cut(self, rng: torch.Generator) -> list[tuple[Tensor, ...]]:
         """Each client's records in as many parts as it has virtual clients."""
         return [self._parts(len(data), rng) for data in self.clients]
@@ -146,7 +157,7 @@ class _Federation:
         upload: Defense | None,
     ) -> tuple[dict[str, Tensor], Defense | None]:
         """The global model after round ``r``, and the next round's ``upload``."""
-        count = math.ceil(round(self.fraction * len(self.clients), 9))  # 0.07 x 100 is 7.000000000000001
+        count = self.chosen
         chosen = sorted(torch.randperm(len(self.clients), generator=rng)[:count].tolist())
         rngs = fork(rng, count)
         tasks = [self._tasks(r, c, fixed, own) for c, own in zip(chosen, rngs, strict=True)]

@@ -1,26 +1,25 @@
-"""Time to an image: ours against breaching 0.1.2 on the same net, gradient, label, starts and machine.
-
-    python benchmarks/peers/breaching.py [--images 6] [--seconds 120]
+"""Time to an image: ours against breaching on the same net, gradient, label and starts.
 
 Needs LEAKSCOPE_DATA/cifar100.npz. Both match the whole gradient of iDLG's sigmoid net by L-BFGS without a
 line search. breaching runs its "deepleakage" settings with the label given, as ours has it (as it ships, it
 searches for the label too), one image after the other; ours run alone and all in one batch. A clock stops
 when the image at hand has an SSIM of 0.9, looked at every 20 evaluations and off the clock, or when
-``seconds`` are over. One thread; process time, which other work disturbs least; both take turns.
+``seconds`` are over. Process time; both take turns.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from reconstruction import SSIM, Case, case, model_of  # of the benchmarks, not this file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -28,12 +27,9 @@ from leakscope import load, seeded
 from leakscope.attacks.matching import Matching, evaluated, lbfgs, squared
 from leakscope.measures.fidelity import ssim
 from leakscope.models import SigmoidNet, parameters
+from peers.table import Peer, Row
 
-# The folder above, and not this one, whose file has the peer's name.
-sys.path[0] = str(Path(__file__).parents[1])
-from reconstruction import SSIM, Case, case, model_of  # noqa: E402
-
-PIP = "pip install breaching==0.1.2 hydra-core torchvision"
+NEEDS = (Peer("breaching", ("breaching", "hydra-core", "torchvision")),)
 LOOK = 20  # evaluations between two looks at the images
 
 
@@ -124,42 +120,64 @@ class _Watched:
         return self.inner(model, gradients, candidate, labels)
 
 
-def described(name: str, seconds: list[float | None]) -> str:
-    hit = [s for s in seconds if s is not None]
-    middle = f"{statistics.median(hit):.1f} s" if hit else "none"
-    return f"{name:24} {len(hit)}/{len(seconds)} images, median of these {middle}: " + " ".join(
-        "-" if s is None else f"{s:.1f}" for s in seconds
-    )
+Times = list[float | None]  # seconds to each image; None where it was not reached
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--images", type=int, default=6)
-    parser.add_argument("--seconds", type=float, default=120.0)
-    asked = parser.parse_args()
-    try:
-        import breaching  # type: ignore[import-not-found]
-    except ImportError as error:
-        print(f"skipped: breaching cannot be imported ({error}); {PIP}")
+def rows(*, quick: bool) -> Iterator[Row]:
+    if not NEEDS[0].installed:
         return
-    torch.set_num_threads(1)
-    one = case(load("cifar100"), SigmoidNet(), 10, images=asked.images)
+    images, limit = (2, 30.0) if quick else (6, 120.0)
+    one = case(load("cifar100"), SigmoidNet(), 10, images=images)
     starts = torch.randn(one.secrets.shape, generator=seeded(10, "start"))
-    every = range(asked.images)
-    alone: list[float | None] = []
-    other: list[float | None] = []
-    for i in every:  # in turns, so that both meet the same load
+    with contextlib.redirect_stdout(sys.stderr):  # breaching prints what it loads
+        alone, other = _raced(one, starts, limit)
+    held = f"net, gradients, labels and starts of {images} CIFAR-100 images; SSIM {SSIM}"
+    task, theirs = "reconstruction, sigmoid net", f"breaching: {described(other)}"
+    equal = f"{held} within {limit:g} s each"
+    yield Row(task, f"one by one: {described(alone)}", theirs, ratio(alone, other), equal)
+    done = ours(one, starts, limit)
+    share = max(done.values(), default=0.0) / images
+    batch: Times = [share if i in done else None for i in range(images)]
+    equal = f"{held}; ours all in {limit:g} s, the time until the last one shared out"
+    yield Row(task, f"in one batch: {described(batch)}", theirs, ratio(batch, other), equal)
+
+
+def _raced(one: Case, starts: Tensor, limit: float) -> tuple[Times, Times]:
+    """Ours and breaching image by image, in turns, so that both meet the same load."""
+    breaching = _imported()
+    alone: Times = []
+    other: Times = []
+    for i in range(len(starts)):
         own = one.narrowed(torch.tensor([i]))
-        alone.append(ours(own, starts[i : i + 1], asked.seconds).get(0))
-        other.append(theirs(breaching, one, i, starts[i], asked.seconds))
-    batch = ours(one, starts, asked.seconds * asked.images)
-    print(described("ours, one by one", alone))
-    print(described("ours, in one batch", [batch.get(i) for i in every]))
-    print(f"{'':24} the whole batch in {max(batch.values(), default=0):.1f} s")
-    print(described("breaching 0.1.2", other))
+        alone.append(ours(own, starts[i : i + 1], limit).get(0))
+        other.append(theirs(breaching, one, i, starts[i], limit))
+    return alone, other
 
 
-if __name__ == "__main__":
-    main()
+def _imported() -> Any:
+    """breaching; beside a CPU build of torch, its torchvision cannot be imported before two operators that
+    nothing here calls are declared."""
+    try:
+        import torchvision  # type: ignore[import-not-found] # noqa: F401
+    except RuntimeError:
+        declared = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        import breaching  # type: ignore[import-not-found]
+
+        breaching.declared = declared  # which end with the library that declares them
+    import breaching
+
+    return breaching
+
+
+def described(seconds: Times) -> str:
+    hit = [s for s in seconds if s is not None]
+    middle = f", median {statistics.median(hit):.1f} s" if hit else ""
+    return f"{len(hit)}/{len(seconds)} images{middle}"
+
+
+def ratio(own: Times, other: Times) -> str:
+    """The median over the images that both reached."""
+    both = [b / a for a, b in zip(own, other, strict=True) if a is not None and b is not None]
+    return f"{statistics.median(both):.2f}x ({len(both)} images both reached)" if both else "no image in both"

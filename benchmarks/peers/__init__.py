@@ -1,0 +1,1 @@
+"""Leakscope beside the packages people would use otherwise, task by task; `python benchmarks/peers`."""
