@@ -558,3 +558,12 @@ def test_the_python_call_gives_the_same_page():
     )
     assert "group" in report.html()
     assert len(report.results) == 2
+
+
+def test_an_option_of_one_value_that_is_given_twice_is_refused_and_one_of_many_is_not(tmp_path):
+    for twice in (["--secret", "sex", "--secret", "race"], ["--trials=60", "--trials", "70"]):
+        done = leakscope("audit", "adult", *twice, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "takes one value, and it is given 2 times" in done.stderr
+    done = leakscope("audit", "adult", "--drop", "age", "--drop", "nosuch", cwd=tmp_path)
+    assert "nosuch" in done.stderr

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from leakscope.data import from_csv, load
 from leakscope.data.files import free_memory
+from leakscope.data.tabular import rows_as
 from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, DataError
 from leakscope.rng import seeded
@@ -413,3 +414,33 @@ def test_an_unknown_option_lists_the_known_ones() -> None:
         load("adult", encode="label")
     with pytest.raises(ArgumentError, match="digits has no option 'path'"):
         load("digits", path="digits.npz")
+
+
+def test_rows_are_encoded_by_columns_that_are_known_from_others(tmp_path):
+    whole = tmp_path / "whole.csv"
+    whole.write_text("age,ward,sex,y\n50,A,f,0\n60,B,m,1\n70,C,f,0\n")
+    known = from_csv(whole, label="y", secrets=("sex",))
+    some = tmp_path / "some.csv"
+    some.write_text("note,ward,age,sex\nlong story,C,70,f\n")  # one row, another order, no label
+    assert torch.equal(rows_as(some, known.columns), known.x[2:])
+    assert torch.equal(rows_as(whole, known.columns), known.x)
+    one = from_csv(whole, label="y", secrets=("sex",), encoding="label")
+    assert torch.equal(rows_as(some, one.columns), one.x[2:])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("age,ward\n70,C\n", "no column 'sex'"),
+        ("age,ward,sex\n70,D,f\n", "column 'ward' has the value 'D', which is not among the known ones"),
+        ("age,ward,sex\nold,C,f\n", "column 'age' must hold numbers"),
+        ("age,ward,sex\n,C,f\n70,C,f\n", "column 'age' of numbers must be finite"),
+    ],
+)
+def test_rows_that_do_not_fit_known_columns_are_refused(text, words, tmp_path):
+    whole, some = tmp_path / "whole.csv", tmp_path / "some.csv"
+    whole.write_text("age,ward,sex,y\n50,A,f,0\n60,B,m,1\n70,C,f,0\n")
+    some.write_text(text)
+    known = from_csv(whole, label="y", secrets=("sex",))
+    with pytest.raises(DataError, match=words):
+        rows_as(some, known.columns)

@@ -163,7 +163,7 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "leakscope.cli", "run", "plan.toml", "-o", "out", *arguments]
 
 
-def leakscope(folder: Path, *arguments: str, timeout: int = 200) -> subprocess.CompletedProcess[str]:
+def leakscope(folder: Path, *arguments: str, timeout: int = 600) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, cwd=folder, timeout=timeout, check=False
     )

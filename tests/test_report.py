@@ -527,3 +527,9 @@ def test_severity_is_a_word_beside_every_mark():
     assert 'aria-hidden="true"' in html
     assert '<span class="word">Severe</span>' in html
     assert "a reading aid, not a standard" in html
+
+
+def test_a_page_of_a_run_that_has_not_ended_says_how_much_is_missing():
+    assert "1 of 12 results are there" in page([result()], wanted=12)
+    assert "results are there" not in page([result()], wanted=1)
+    assert "results are there" not in page([result()])

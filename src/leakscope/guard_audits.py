@@ -12,10 +12,11 @@ import torch
 
 from leakscope import experiment, store
 from leakscope.audits import SECRETS, present, source, stem
-from leakscope.dataset import Dataset
+from leakscope.data.tabular import rows_as
+from leakscope.dataset import Column, Dataset
 from leakscope.errors import ArgumentError, DataError
 from leakscope.guarding.audit import described_columns
-from leakscope.guards.encoder import load_encoder
+from leakscope.guards.encoder import Encoder, load_encoder
 
 Table = dict[str, Any]
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
@@ -118,6 +119,25 @@ def encoded(
     encoder = load_encoder(folder)
     if target.exists():
         raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
+    x, y = _inputs(data, encoder, label=label, secret=secret, labels=labels)
+    if scaling := encoder.about.get("scaling"):
+        x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
+    arrays = {"r": encoder(x, key=key)} | ({"y": y} if y is not None else {})
+    held = io.BytesIO()
+    named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
+    np.savez_compressed(held, **named)
+    store.write(target, held.getvalue())
+    return len(x)
+
+
+def _inputs(
+    data: str, encoder: Encoder, *, label: str | None, secret: str | None, labels: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Records as the encoder's own were before scaling, and labels if they are asked for. Of a CSV no more
+    than the encoder's columns is read, by its own categories."""
+    columns = [Column(n, a, b, tuple(v)) for n, a, b, v in encoder.about.get("columns", ())]
+    if Path(data).suffix in (".csv", ".gz") and columns and not labels:
+        return rows_as(data, columns), None
     table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
     records = experiment.dataset(table)
     wanted = [list(column) for column in encoder.about.get("columns", ())]
@@ -137,12 +157,4 @@ def encoded(
             f"{data} has records of shape {tuple(records.x.shape[1:])}, and the encoder takes {shape}; give "
             f"records as it was trained on ({encoder.about.get('data')})."
         )
-    x = records.x
-    if scaling := encoder.about.get("scaling"):
-        x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
-    arrays = {"r": encoder(x, key=key)} | ({"y": records.y} if labels else {})
-    held = io.BytesIO()
-    named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
-    np.savez_compressed(held, **named)
-    store.write(target, held.getvalue())
-    return len(records)
+    return records.x, records.y if labels else None

@@ -215,7 +215,8 @@ def rows(found: Sequence[Run]) -> list[list[str]]:
         worth = percent(h.utility.value if h.utility else None)
         reading = h.severity or "certified"
         attack, defense, gate = f"{value} {h.measure}", h.defense or "none", one.gate or "–"
-        told.append([one.title, h.about, reading, attack, between, base, defense, worth, gate])
+        title = f"{one.title} ({one.folder})"
+        told.append([title, h.about, reading, attack, between, base, defense, worth, gate])
     return told
 
 

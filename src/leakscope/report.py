@@ -19,6 +19,7 @@ from leakscope.averages import Average, Json, needed, thinned
 from leakscope.federations import Watch, watches
 from leakscope.guard_pages import GuardPage, Mark
 from leakscope.pages import either, marked, number, percent, significant, template
+from leakscope.plan import WORDS
 from leakscope.sections import Attribute, Frontier, Row, Secret, attributes, frontier, secrets, words
 from leakscope.selfchecks import selfchecks
 from leakscope.summary import SEVERE, SEVERITIES, SLIGHT, Audit, Section, stable, summarise
@@ -193,8 +194,22 @@ def _distinct(tables: Iterable[Json | None]) -> list[Json]:
     return list({stable(table): table for table in tables if table}.values())
 
 
-def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdict | None = None) -> str:
-    """The page. All words from the data are escaped."""
+def _wanted(plan: Json) -> int:
+    """How many results a plan asks for; equal cells are run once."""
+    said = [{key: value for key, value in cell.items() if key not in WORDS} for cell in plan.get("cell", ())]
+    return len(set(map(stable, said))) * len(plan.get("seeds", [0]))
+
+
+def render(
+    results: Sequence[Json],
+    *,
+    plan: str,
+    title: str,
+    gate: gating.Verdict | None = None,
+    wanted: int = 0,
+) -> str:
+    """The page. All words from the data are escaped. Where fewer results are there than were ``wanted``, it
+    says so."""
     found, audited = secrets(summarise(results)), attributes(audits_of(results))
     federated, maps = watches(results), layer_maps.layer_maps(results)
     guarded = guard_pages.guard_pages(results)
@@ -245,6 +260,7 @@ def render(results: Sequence[Json], *, plan: str, title: str, gate: gating.Verdi
             "prior": either(words(prior) for row in rows if (prior := row.section.cell.get("prior"))),
             "rehearsals": either(row.section.cell.get("rehearsals") for row in rows),
         },
+        missing=(len(results), wanted) if 0 < len(results) < wanted else None,
         checks=selfchecks(results),
         tasks=_tasks(found),
         frontiers=[frontier(secret) for secret in found],
@@ -279,6 +295,7 @@ def write(folder: Path) -> Path:
     plan, results = store.plan(folder), store.results(folder)
     page = folder / "report.html"
     title = str(tomllib.loads(plan).get("name", folder.name))
-    store.write(page, render(results, plan=plan, title=title, gate=gating.kept(folder)))
+    verdict, wanted = gating.kept(folder), _wanted(tomllib.loads(plan))
+    store.write(page, render(results, plan=plan, title=title, gate=verdict, wanted=wanted))
     exports.write(folder, results, title=title)
     return page

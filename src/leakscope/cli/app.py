@@ -12,7 +12,7 @@ import click
 import typer
 
 from leakscope.cli import options
-from leakscope.errors import LeakscopeError, printable
+from leakscope.errors import ArgumentError, LeakscopeError, printable
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
@@ -55,6 +55,7 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be ended is to be interrupted
     try:
+        _once(sys.argv[1:])
         code = app(prog_name="leakscope", standalone_mode=False)
     except (click.ClickException, LeakscopeError) as error:
         if debug:
@@ -67,6 +68,17 @@ def main() -> None:
     if code == 130:  # typer's word for Ctrl-C
         typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _once(arguments: list[str]) -> None:
+    """Refuse an option that is given twice and takes one value: click would keep the last without a word."""
+    command = typer.main.get_command(app)
+    known = getattr(command, "commands", {}).get(next((a for a in arguments if not a.startswith("-")), ""))
+    for option in known.params if known else ():
+        single = isinstance(option, click.Option) and not option.multiple and not option.is_flag
+        given = [a for a in arguments if a.partition("=")[0] in option.opts]
+        if single and len(given) > 1:
+            raise ArgumentError(f"{option.opts[0]} takes one value, and it is given {len(given)} times.")
 
 
 def trusting(trust: list[str]) -> None:

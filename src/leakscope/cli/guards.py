@@ -144,9 +144,10 @@ def encode(
 ) -> None:
     """Write the representations of DATA's records by a saved ENCODER to an npz file.
 
-    DATA is a known dataset or a file, prepared as the encoder's own were; ENCODER is the folder that
-    leakscope guard saved it in. The file holds the representation r of every record, in their order, and
-    no private column. Records that are encoded again must have the same key: fresh draws can be averaged.
+    DATA is a known dataset or a file; ENCODER is the folder that leakscope guard saved it in. Of a CSV the
+    encoder's own columns are read, by its own categories, and nothing else; with --labels the --label too.
+    The npz file holds the representation r of every record, in their order, and no private column. Records
+    that are encoded again must have the same key: fresh draws can be averaged.
 
     \b
     leakscope encode adult guard-adult/encoder-0.5 -o shared.npz

@@ -28,7 +28,12 @@ SHARES = ("advantage", "tpr_at_1%", "ssim", "auroc", "success")  # that one axis
 
 def sentences(found: Comparison) -> list[str]:
     """The result first, then what it rests on."""
-    told = [*_leakage(found), *_worth(found), *_basis(found), *_correction(found)]
+    sides = [(side, cells) for side, cells in zip("AB", found.only, strict=True) if cells]
+    alone = [f"{_counted(len(cells), 'cell')} of {side}" for side, cells in sides]
+    told = [*_leakage(found)]
+    if alone and found.pairs:
+        told.append(f"Not compared, since the other has no such cell: {' and '.join(alone)} (listed below).")
+    told += [*_worth(found), *_basis(found), *_correction(found)]
     if any(one.reading == "open" for one in found.headlines):
         told.append("That no difference can be told does not show that there is none.")
     return told

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from leakscope.data.files import COPIES, absent, as_file, fits, listed
 from leakscope.data.table import Cells, dataset
-from leakscope.dataset import Dataset
+from leakscope.dataset import Column, Dataset
 from leakscope.errors import DataError
 
 CHUNK = 1_000_000  # cells read at a time
@@ -66,6 +68,46 @@ def from_csv(
         secrets=(*secrets, *([user] if user is not None else [])),
         encoding=encoding,
     )
+
+
+def rows_as(path: str | Path, columns: Sequence[Column]) -> Tensor:
+    """The rows of a CSV as x with these ``columns``, which are known from other rows: an encoder's, say.
+    Other columns are not looked at, and a value that is not among a column's categories is refused."""
+    path = as_file(path)
+    header = header_of(path)
+    for column in columns:
+        if column.name not in header:
+            raise absent(column.name, header, where=str(path), kind="column")
+    blocks = [_filled(piece, columns) for piece in pieces(path, header)]
+    if not blocks:
+        raise DataError(f"{path} must have rows below its header, and it has none; check how it was written.")
+    return torch.cat(blocks)
+
+
+def _filled(piece: pd.DataFrame, columns: Sequence[Column]) -> Tensor:
+    x = torch.zeros(len(piece), max(column.stop for column in columns))
+    for column in columns:
+        cells = Cells(column.name)
+        cells.add(piece[column.name].to_numpy(dtype=object))
+        if not column.values:
+            if not cells.numeric:
+                raise DataError(f"column {column.name!r} must hold numbers, as where it is known from.")
+            x[:, column.start] = torch.from_numpy(cells.numbers())
+            continue
+        codes, names = cells.categories()
+        for name in names:
+            if name not in column.values:
+                known = ", ".join(column.values[:8])
+                raise DataError(
+                    f"column {column.name!r} has the value {name!r}, which is not among the known ones "
+                    f"({known}); correct it, or leave such rows out."
+                )
+        places = torch.tensor([column.values.index(name) for name in names])[codes]
+        if column.stop - column.start == 1:
+            x[:, column.start] = places.float()
+        else:
+            x[torch.arange(len(x)), column.start + places] = 1
+    return x
 
 
 def check_roles(
