@@ -26,6 +26,7 @@ from leakscope import (
     load_encoder,
 )
 from leakscope.data import synthetic
+from leakscope.dataset import joined
 from leakscope.errors import ArgumentError, DataError
 from leakscope.experiment import run
 from leakscope.guard_audits import encoded, requested
@@ -307,3 +308,24 @@ def test_a_worker_says_how_far_the_guards_training_has_come(tmp_path):
     (tmp_path / "half").write_text("2 ")
     assert engines.beat(tmp_path / "half") is None
     assert engines.beat(tmp_path / "none") is None
+
+
+def test_a_guard_of_members_among_repeated_records_is_known_by_the_records_that_were_given():
+    once = synthetic(records=300)
+    twice = joined([once, once])
+    guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 1, "encoder": GUARD["encoder"]}
+    document = {
+        "cell": [
+            {
+                "data": {"name": "synthetic"},
+                "game": {"name": "GuardAudit", "guard": guard, "baselines": False},
+                "trials": 40,
+                "rehearsals": 40,
+                "train": 100,
+                "public": 100,
+            }
+        ]
+    }
+    found = run(from_document(document).cell[0], 0, records=twice)
+    assert found["data"]["digest"] == twice.digest
+    assert found["data"]["records"] == 300

@@ -195,9 +195,10 @@ def _guarded(
 ) -> dict[str, Any]:
     """What a guard's representations are worth, and what is found in them."""
     audit: GuardAudit = construct(cell.game, "audit", trusted=trusted)
-    if any(secret == "membership" for secret, _, _ in audit.asked()):  # none is member and non-member at once
-        records = (dataset(cell.data) if records is None else records).distinct()
-    parts = _split(cell, seed, records)
+    given = dataset(cell.data) if records is None else records
+    members = any(secret == "membership" for secret, _, _ in audit.asked())
+    used = given.distinct() if members else given  # none is member and non-member at once
+    parts = _split(cell, seed, used)
     found = audit.run(
         parts.train,
         parts.test,
@@ -213,7 +214,7 @@ def _guarded(
         "seed": seed,
         "cell": cell.described,
         "guarding": found | {"guard": cell.game["guard"]},
-        "data": _sizes(parts) | {"digest": parts.records.digest},
+        "data": _sizes(parts) | {"digest": given.digest},
         "versions": versions(),
     }
 

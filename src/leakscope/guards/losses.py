@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -82,12 +84,8 @@ def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> t
     lengths = r.square().sum(1)
     squares = torch.addmm(lengths[:, None] + lengths, r, r.T, alpha=-2).clamp_(min=0)
     unit = float(squares.mean().clamp(min=1e-12))
-    one, before = squares, 0.0
     kernel, derivative = torch.zeros_like(squares), torch.zeros_like(squares)
-    for width in sorted(widths, reverse=True):
-        rate = -1 / (2 * width**2 * unit)
-        one = one.square().square_() if before == 2 * width else (squares * rate).exp_()
-        before = width
+    for one, rate in _kernels(squares, sorted(widths, reverse=True), unit):
         kernel += one
         derivative.add_(one, alpha=rate)
     value, slope = r.new_zeros(()), torch.zeros_like(r)
@@ -97,6 +95,18 @@ def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> t
         slope += c * (both[:, :1] * r - both[:, 1:])
     share = unit / (len(widths) * len(contrasts))
     return share * value, 4 * share * slope
+
+
+def _kernels(squares: Tensor, widths: Sequence[float], unit: float) -> Iterator[tuple[Tensor, float]]:
+    """The kernel of every width, widest first, and its rate. ``squares`` are used up, since new memory of
+    this size costs as much as the arithmetic."""
+    halves = all(wide == 2 * narrow for wide, narrow in pairwise(widths))
+    for i, width in enumerate(widths):
+        rate = -1 / (2 * width**2 * unit)
+        if not halves:
+            yield (squares * rate).exp_(), rate
+        else:
+            yield squares.square_().square_() if i else squares.mul_(rate).exp_(), rate
 
 
 def entropy(prior: Tensor) -> float:
