@@ -21,7 +21,8 @@ Kept = dict[tuple[str, str], Tensor]
 # Each record's weight per layer from the squared norms of its gradient's layers; see core.Defense.weigh.
 Weigh = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor] | None]
 
-PASS = 256  # records that share one pass at most: more gain nothing and take memory
+PASS = 256  # records that share one pass at most: more gain nothing and take memory,
+SMALL = 2**24  # unless they are so small that more fit into these bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,8 @@ class Records:
     def passes(self, rows: Tensor, *, budget: int, share: float = 1.0) -> Iterator[tuple[slice, Kept]]:
         """``share`` times the gradients of these records, or their factors, as many at a time as
         ``budget`` bytes allow: their activations, the gradients of these, and what is kept."""
-        n = max(1, min(PASS, budget // (2 * self.bytes + self.size)))
+        each = 2 * self.bytes + self.size
+        n = max(1, min(max(PASS, SMALL // each), budget // each))
         for start in range(0, len(rows), n):
             yield slice(start, start + n), self._pass(rows[start : start + n], share)
 
