@@ -529,6 +529,8 @@ def test_the_line_about_a_cell_of_dp_sgd_has_its_epsilon():
     assert headlines.headline(result | {"guarantee": promise}).endswith(
         "by its own accounting (12.4, 1e-5)-DP"
     )
+    central = headlines.headline(result | {"guarantee": promise | {"unit": "mean"}})
+    assert central.endswith("no epsilon holds against the server")
 
 
 @pytest.mark.slow

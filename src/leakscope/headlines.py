@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from leakscope.plan import Plan
     from leakscope.store import Result
 
+UNITS = {  # of what an epsilon is, if not of the whole training
+    "upload": ", an upload in every round together",
+    "mean": " for who sees nothing but the mean of all clients; no epsilon holds against the server",
+}
 THRESHOLD = 99  # records of nobody, so that one in a hundred can be told apart
 
 
@@ -46,7 +50,7 @@ def headline(result: Result) -> str:
         from leakscope.pages import promised, small
 
         pair = f"({promised(promise['run'])}, {small(promise['delta'])})-DP"
-        each = ", an upload in every round together" if promise.get("unit") == "upload" else ""
+        each = UNITS.get(promise.get("unit", ""), "")
         words += f"; by its own accounting {pair}{each}"
     return words
 
