@@ -33,6 +33,7 @@ from leakscope.guards.baselines import (
     gaussian_information,
 )
 from leakscope.guards.batches import Seen
+from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, _Told, _Whole, quiet
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
 from leakscope.guards.inf2guard import Inf2Guard, protection
@@ -89,6 +90,7 @@ NULLS = [
     Compressed(0.0, plain=PLAIN),
     DPSGDGuard(clip=math.inf, noise=0.0, plain=PLAIN),
     NeuGuard(0.0, 0.0, plain=PLAIN),
+    Distilled(0, plain=PLAIN),
     AdversarialTraining("sex", 0.0, plain=PLAIN),
     DPFE("sex", 0.0, plain=PLAIN),
 ]
@@ -116,6 +118,7 @@ STRONG = [
     Compressed(0.5, plain=PLAIN),
     DPSGDGuard(noise=1.0, plain=PLAIN),
     NeuGuard(plain=PLAIN),
+    Distilled(2, models=4, epochs=2, plain=PLAIN),
     AdvReg(plain=PLAIN),
     AdversarialTraining("sex", plain=PLAIN),
     DPFE("sex", plain=PLAIN),

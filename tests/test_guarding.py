@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope import Dataset, Membership, auroc, play, seeded, success_rate
@@ -94,6 +94,42 @@ def test_members_are_found_in_a_model_that_knows_them_by_heart(attack, by_heart)
 )
 def test_nothing_is_found_in_a_model_that_has_not_seen_them(attack, by_heart):
     found = joined_up(attack, by_heart, members=noisy_labels(160, 3))
+    area, rate = auroc(found, level=SURE), success_rate(found, level=SURE)
+    assert area.low <= 0.5 <= area.high
+    assert rate.low <= 0.5 <= rate.high
+
+
+class ByHeart(nn.Module):
+    """A head that is sure of the labels of the records it was given, and knows nothing of any other."""
+
+    def __init__(self, data: Dataset) -> None:
+        super().__init__()
+        self.data = data
+
+    def forward(self, r: Tensor) -> Tensor:
+        same = (r[:, None] == self.data.x[None]).all(2)
+        return 10.0 * same.to(r) @ F.one_hot(self.data.y, CLASSES).to(r)
+
+
+def shown(data: Dataset, *args: object, **kwargs: object) -> Guarded:
+    """A guard that releases every record as it is, with a head that knows all of them by heart."""
+    return Guarded(Encoder(nn.Identity(), {}, head=ByHeart(data)), None, (), 0.0)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [LossThreshold(), HeadConfidence(), LabelAware(), LiRA(shadows=8, guard=shown)],
+    ids=lambda a: type(a).__name__,
+)
+def test_members_are_all_found_where_records_are_shown_with_a_head_that_knows_them(attack):
+    found = joined_up(attack, shown(MEMBERS).encoder)
+    assert auroc(found).value > 0.99
+    assert success_rate(found).value > 0.99
+
+
+@pytest.mark.parametrize("attack", [LossThreshold(), HeadConfidence(), LEARNED, SHADOWS])
+def test_members_are_not_found_where_every_representation_is_the_same(attack):
+    found = joined_up(attack, Encoder(Nothing(), {}, head=nn.Linear(4, CLASSES)))
     area, rate = auroc(found, level=SURE), success_rate(found, level=SURE)
     assert area.low <= 0.5 <= area.high
     assert rate.low <= 0.5 <= rate.high

@@ -159,3 +159,20 @@ def test_the_records_an_adversary_stops_by_are_not_those_it_learns_from():
     )
     assert (len(first.game.members), len(second.game.members)) == (40, 10)
     assert (len(first.game.others), len(second.game.others)) == (56, 14)
+
+
+@pytest.mark.parametrize(("rare", "held"), [(2, 0), (3, 0), (4, 2), (7, 2), (9, 2), (30, 6)])
+@pytest.mark.parametrize("before", [0, 1, 2, 3, 4])
+def test_of_a_rare_value_either_part_has_two_records_or_one_part_all(rare, held, before):
+    """A game asks for two of every value that occurs, however the values before the rare one fall."""
+    codes = torch.tensor([0] * (50 + before) + [1] * rare + [2] * 40)
+    data = replace(records(len(codes)), private={"u": codes}, values={})
+    knowledge = Knowledge(Inference(data, "u", batch=1), RepresentationChannel(identity()), 50)
+    first, second = parted(knowledge, seeded(0, "c"))
+    assert [int((part.game.data.private["u"] == 1).sum()) for part in (first, second)] == [rare - held, held]
+    assert len(first.simulate(seeded(0, "d"))[1]) == 40  # a game that lacks records refuses here
+    if held:
+        assert len(second.simulate(seeded(0, "d"))[1]) == 10
+    own, other = ({tuple(row) for row in part.game.data.x.tolist()} for part in (first, second))
+    assert not own & other
+    assert len(own | other) == len(data)

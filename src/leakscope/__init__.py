@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from leakscope.guarding import GuardAudit, tuned
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
+    from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
     from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
@@ -141,6 +142,7 @@ __all__ = [
     "Defense",
     "DenseNet",
     "Distance",
+    "Distilled",
     "Distribution",
     "Encoder",
     "Estimate",

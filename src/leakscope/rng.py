@@ -32,6 +32,11 @@ def integer(rng: torch.Generator) -> int:
     return int(torch.randint(2**31 - 1, (1,), generator=rng))
 
 
+def dealt(sets: int, n: int, each: int, rng: torch.Generator) -> torch.Tensor:
+    """(sets, n): which of ``n`` things stand in which set, every one in ``each`` of them at random."""
+    return torch.rand(sets, n, generator=rng).argsort(0) < each
+
+
 def laplace(like: torch.Tensor, scale: float, rng: torch.Generator) -> torch.Tensor:
     """Laplace numbers of this scale, their deviation its root-2-fold: the difference of two exponentials,
     which is never infinite."""

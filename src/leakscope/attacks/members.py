@@ -24,7 +24,7 @@ from leakscope.errors import ArgumentError, require
 from leakscope.games import Membership
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.representations import Clean
-from leakscope.rng import initialised, integer
+from leakscope.rng import dealt, initialised, integer
 
 Scores = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n,)) -> (n,)
 
@@ -100,7 +100,7 @@ class LiRA:
             asked, own = candidates(view), torch.Generator().manual_seed(seed)
             parts, others = _known(game, reference=self.guard is not None)
             pool = joined([asked, *parts])
-            inside = _halves(self.shadows, len(pool), own)
+            inside = dealt(self.shadows, len(pool), self.shadows // 2, own)
             said = []
             for chosen in inside:
                 encoder = self._shadow(channel.encoder, pool.take(chosen.nonzero()[:, 0]), others, own)
@@ -159,12 +159,6 @@ def _known(game: Game, *, reference: bool) -> tuple[list[Dataset], Dataset | Non
         return [], None
     members, others = (replace(part, private={}) for part in (game.members, game.others))
     return ([members], others) if reference else ([members, others], None)
-
-
-def _halves(shadows: int, n: int, rng: torch.Generator) -> Tensor:
-    """(shadows, n): which records each shadow is trained on, every record in half of them."""
-    places = torch.rand(shadows, n, generator=rng).argsort(0)
-    return places < shadows // 2
 
 
 def _ratio(own: Tensor, said: Tensor, inside: Tensor) -> Tensor:

@@ -53,19 +53,30 @@ def parted(
             f"the adversary must rehearse on records that can be kept apart, got {type(game).__name__}; use "
             f"Posterior."
         )
-    first, second = _cut(data, column_of(game), share, rng)
+    first, second = _cut(data, column_of(game), share, rng, least=2 * int(getattr(game, "batch", 1)))
     return (
         replace(knowledge, game=game.on(first), trials=trials[0]),
         replace(knowledge, game=game.on(second), trials=trials[1]),
     )
 
 
-def _cut(data: Dataset, column: str | None, share: float, rng: torch.Generator) -> tuple[Dataset, Dataset]:
+def _cut(
+    data: Dataset, column: str | None, share: float, rng: torch.Generator, *, least: int = 0
+) -> tuple[Dataset, Dataset]:
+    """The records cut by their shares of every value; of a rare one the second part has ``least`` or, where
+    the first would then have fewer, none."""
     order = torch.randperm(len(data), generator=rng)
     if column is not None:
         order = order[data.secret(column)[order].argsort(stable=True)]
     turns = (torch.arange(len(data) + 1, dtype=torch.float64) * (1 - share) + 0.5).floor()
     held = turns.diff() > 0
+    if column is not None:
+        codes = data.secret(column)[order]
+        for code in codes.unique():
+            rows = (codes == code).nonzero()[:, 0]
+            wanted = int(held[rows].sum())
+            if wanted < least or len(rows) - wanted < least:
+                held[rows] = torch.arange(len(rows)) < (least if len(rows) >= 2 * least else 0)
     return data.take(order[~held]), data.take(order[held])
 
 
