@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -71,35 +71,45 @@ def mmd(r: Tensor, codes: Tensor, widths: tuple[float, ...] = WIDTHS) -> Tensor:
     contrasts = _contrasts(codes, r.dtype)
     if len(contrasts) == 0:
         return r.sum() * 0
-    with torch.no_grad():
-        value, slope = _mmd_and_slope(r.flatten(1), contrasts, widths)
-    flat = r.flatten(1)
-    return value + (slope * (flat - flat.detach())).sum()  # the value, with this gradient
+    value: Tensor = _MMD.apply(r.flatten(1), contrasts, widths)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _MMD(torch.autograd.Function):
+    """The discrepancy, and its gradient in closed form, which takes a third of the time of autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> Tensor:
+        value, slope = _mmd_and_slope(r, contrasts, widths)
+        ctx.save_for_backward(slope)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return above * slope, None, None
 
 
 def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
-    """The discrepancy and its gradient in closed form, which takes a third of the time of autograd's: with
-    w_ij = c_i c_j k'(|r_i - r_j|^2), it is 4 sum_j w_ij (r_i - r_j). A kernel of half the width of the one
-    before is its fourth power, and needs no exponential."""
-    lengths = r.square().sum(1)
-    squares = torch.addmm(lengths[:, None] + lengths, r, r.T, alpha=-2).clamp_(min=0)
-    unit = float(squares.mean().clamp(min=1e-12))
-    kernel, derivative = torch.zeros_like(squares), torch.zeros_like(squares)
-    for one, rate in _kernels(squares, sorted(widths, reverse=True), unit):
-        kernel += one
-        derivative.add_(one, alpha=rate)
-    value, slope = r.new_zeros(()), torch.zeros_like(r)
+    """With w_ij = c_i c_j k'(|r_i - r_j|^2) the gradient is 4 sum_j w_ij (r_i - r_j)."""
+    lengths = torch.linalg.vecdot(r, r)
+    squares = torch.addmm(lengths, r, r.T, alpha=-2).add_(lengths[:, None]).clamp_(min=0)
+    unit = max(float(squares.mean()), 1e-12)
+    seen, derivative = torch.zeros_like(contrasts), torch.zeros_like(squares)
+    for kernel, rate in _kernels(squares, sorted(widths, reverse=True), unit):
+        seen.addmm_(contrasts, kernel)
+        derivative.add_(kernel, alpha=rate)
+    slope = torch.zeros_like(r)
     for c in contrasts[:, :, None]:
-        value += (c * (kernel @ c)).sum()
-        both = derivative @ torch.cat([c, c * r], 1)
-        slope += c * (both[:, :1] * r - both[:, 1:])
+        slope += ((derivative @ c) * r).sub_(derivative @ (c * r)).mul_(c)
     share = unit / (len(widths) * len(contrasts))
-    return share * value, 4 * share * slope
+    return share * (seen * contrasts).sum(), slope.mul_(4 * share)
 
 
 def _kernels(squares: Tensor, widths: Sequence[float], unit: float) -> Iterator[tuple[Tensor, float]]:
-    """The kernel of every width, widest first, and its rate. ``squares`` are used up, since new memory of
-    this size costs as much as the arithmetic."""
+    """The kernel of every width, widest first, and its rate. One of half the width of that before is its
+    fourth power, and needs no exponential. ``squares`` are used up, since new memory of this size costs as
+    much as the arithmetic."""
     halves = all(wide == 2 * narrow for wide, narrow in pairwise(widths))
     for i, width in enumerate(widths):
         rate = -1 / (2 * width**2 * unit)
