@@ -240,12 +240,34 @@ def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent
 )
 def test_the_interval_of_an_area_covers_chance_where_a_value_is_rare(prior, n):
     rng, missed, reps = np.random.default_rng(0), 0, 0
-    for _ in range(300):
+    for _ in range(2_000):
         secrets = torch.tensor(rng.choice(len(prior), n, p=prior))
         if len(secrets.unique()) < 2:
             continue
         guesses = torch.tensor(rng.dirichlet(np.ones(len(prior)), n))
         found = auroc(Transcript(secrets, guesses, torch.tensor(prior)))
         missed, reps = missed + (not found.low <= 0.5 <= found.high), reps + 1
-    assert reps > 250
+    assert reps > 1_800
     assert missed <= stats.binom.ppf(0.999, reps, 0.05)
+
+
+@pytest.mark.parametrize("rare", [2, 3, 5, 10, 30])
+@pytest.mark.parametrize(("shift", "spread"), [(0.0, 1.0), (2.0, 1.0), (0.0, 3.0), (2.0, 3.0)])
+def test_the_interval_of_an_area_covers_it_whatever_the_spread_of_a_rare_value(rare, shift, spread):
+    """The rare value's scores are N(shift, spread^2), the others' N(0, 1): the area has a closed form."""
+    rng = np.random.default_rng(1)
+    truth = stats.norm.cdf(shift / np.sqrt(1 + spread**2))
+    secrets = torch.arange(200) < rare
+    prior = torch.tensor([1 - rare / 200, rare / 200])
+    missed = 0
+    for _ in range(1_000):
+        scores = rng.normal(size=200)
+        scores[:rare] = shift + spread * scores[:rare]
+        found = auroc(Transcript(secrets.long(), torch.tensor(scores), prior))
+        missed += not found.low <= truth <= found.high
+    assert missed <= stats.binom.ppf(0.999, 1_000, 0.05)
+
+
+def test_one_trial_of_a_value_tells_nothing_of_the_area():
+    found = auroc(Transcript(torch.tensor([0, 0, 0, 1]), torch.arange(4.0), torch.tensor([0.75, 0.25])))
+    assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)

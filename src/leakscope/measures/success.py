@@ -70,9 +70,10 @@ def _gain(rate: float, base: float) -> float:
 def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     """Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
 
-    Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at
-    most the number of trials. A class of fewer than 50 trials
-    tells little of its own spread: there the variance is at least Hanley and McNeil's (1982)."""
+    Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at most the
+    number of trials, and Student's t in place of the normal, with a degree less than there are trials of the
+    rarest class. A class of fewer than 50 trials tells little of its own spread: there the variance is at
+    least Hanley and McNeil's (1982). One trial of a class tells nothing."""
     scores, labels = one_vs_rest(transcript)
     areas, influence = zip(*(_area(s, b) for s, b in zip(scores, labels, strict=True)), strict=True)
     n, area = labels.shape[1], float(np.mean(areas))
@@ -85,7 +86,10 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
         variance = max(variance, sum(each) / len(each) ** 2)
         spread = max(spread, (drawn := _drawn_in(area, smallest)) * (1 - drawn))
     effective = float(np.clip(spread / variance, 1, n)) if variance > 0 else smallest
-    low, high = _wilson(area, effective, level)
+    if smallest > 1:
+        low, high = _wilson(area, effective, float(stats.t.ppf((1 + level) / 2, smallest - 1)))
+    else:
+        low, high = 0.0, 1.0
     return Estimate("AUROC", area, low, high, level, n, "Wilson with DeLong's variance")
 
 
@@ -208,8 +212,8 @@ def _share_below(reference: Array, values: Array) -> Array:
     return below / 2 / len(ordered)
 
 
-def _wilson(p: float, n: float, level: float) -> tuple[float, float]:
-    z2 = stats.norm.ppf((1 + level) / 2) ** 2
+def _wilson(p: float, n: float, z: float) -> tuple[float, float]:
+    z2 = z**2
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = np.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n**2))) / (1 + z2 / n)
     return float(max(centre - half, 0.0)), float(min(centre + half, 1.0))
