@@ -144,8 +144,8 @@ def test_lira_trains_shadows_by_the_guard_on_halves_that_hold_every_record_equal
 
     joined_up(LiRA(shadows=4, guard=guard), by_heart)
     assert len(seen) == 4
-    assert sum(size for size, _ in seen) == 2 * (160 + 80)  # the candidates, and the members it knows
-    assert {others for _, others in seen} == {80}
+    assert sum(size for size, _ in seen) == 2 * (160 + 80 + 40)  # candidates, members, half of the others
+    assert {others for _, others in seen} == {40}
 
 
 def test_plain_training_starts_from_new_weights_and_leaves_its_model_alone():

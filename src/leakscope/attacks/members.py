@@ -23,7 +23,7 @@ from leakscope.dataset import Batch, Dataset, joined
 from leakscope.errors import ArgumentError, require
 from leakscope.games import Membership
 from leakscope.guards.encoder import Encoder, Guarded
-from leakscope.representations import Clean
+from leakscope.representations import Clean, RepresentationChannel
 from leakscope.rng import dealt, initialised, integer
 
 Scores = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n,)) -> (n,)
@@ -75,8 +75,10 @@ class LiRA:
     Carlini et al. (S&P 2022), online: each of ``shadows`` is trained on a random half of the candidates and
     the adversary's own records as the encoder was, by ``guard`` or, without one, plainly for ``epochs`` at
     ``rate``. The logit-scaled confidence is taken for Gaussian around each record's own two medians, with
-    one variance for all records, since so few shadows give none of each. The guard's reference is the
-    adversary's non-members, which are then left out of the halves.
+    one variance for all records, since so few shadows give none of each. Known members and non-members set
+    the threshold. A guard's reference is half of the known non-members, which is left out of the halves.
+    ``beside`` are more records of which some may be members, so that a rehearsal's shadows have as many to
+    learn from as those of the real game.
     """
 
     shadows: int = 16
@@ -84,6 +86,7 @@ class LiRA:
     epochs: int = 35
     rate: float = 1e-3
     batch: int = 64
+    beside: Dataset | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         require(self.shadows >= 2, "LiRA.shadows", "at least 2", self.shadows)
@@ -93,22 +96,26 @@ class LiRA:
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         channel, seed = single(knowledge), integer(rng)
-        read, game = reader(knowledge), knowledge.game
+        read, game, target = reader(knowledge), knowledge.game, channel.rehearsed(rng)
 
         def guess(view: View) -> Tensor:
             _, logits, y = read(view)
             asked, own = candidates(view), torch.Generator().manual_seed(seed)
-            parts, others = _known(game, reference=self.guard is not None)
-            pool = joined([asked, *parts])
+            members, others, reference = _known(game, own, reference=self.guard is not None)
+            parts = [asked, *members, *others]
+            judged = joined(parts)
+            pool = joined([*parts, self.beside]) if self.beside is not None else judged
             inside = dealt(self.shadows, len(pool), self.shadows // 2, own)
             said = []
             for chosen in inside:
-                encoder = self._shadow(channel.encoder, pool.take(chosen.nonzero()[:, 0]), others, own)
-                shadow = replace(channel, encoder=encoder, key=integer(own))
-                batch = Batch(asked, torch.arange(len(asked))[:, None])
-                r = released(shadow(batch, torch.zeros(len(asked), dtype=torch.long), own)[0])
-                said.append(_margin(task(encoder, r, asked.x[:1]), asked.y))
-            return _ratio(_margin(logits, y), torch.stack(said), inside[:, : len(asked)])
+                encoder = self._shadow(channel.encoder, pool.take(chosen.nonzero()[:, 0]), reference, own)
+                said.append(_confidence(replace(channel, encoder=encoder, key=integer(own)), judged, own))
+            margin = torch.cat([_margin(logits, y), *(_confidence(target, p, own) for p in parts[1:])])
+            ratio = _ratio(margin, torch.stack(said), inside[:, : len(judged)])
+            found, known = ratio[: len(asked)], ratio[len(asked) :]
+            if not len(known):
+                return found
+            return found - _threshold(known, torch.arange(len(known)) < sum(map(len, members)))
 
         return guess
 
@@ -153,12 +160,24 @@ def _anew(module: nn.Module) -> nn.Module:
     return fresh
 
 
-def _known(game: Game, *, reference: bool) -> tuple[list[Dataset], Dataset | None]:
-    """The adversary's own records to train shadows on, and those a guard takes for its reference."""
+def _known(
+    game: Game, rng: torch.Generator, *, reference: bool
+) -> tuple[list[Dataset], list[Dataset], Dataset | None]:
+    """The members and the non-members that the adversary knows, and those a guard takes for its reference."""
     if not isinstance(game, Membership):
-        return [], None
+        return [], [], None
     members, others = (replace(part, private={}) for part in (game.members, game.others))
-    return ([members], others) if reference else ([members, others], None)
+    if not reference:
+        return [members], [others], None
+    rows = torch.randperm(len(others), generator=rng).tensor_split(2)
+    return [members], [others.take(rows[0])], others.take(rows[1])
+
+
+def _confidence(channel: RepresentationChannel, data: Dataset, rng: torch.Generator) -> Tensor:
+    """The margin of every record's own label, from what the channel shows of it."""
+    batch = Batch(data, torch.arange(len(data))[:, None])
+    r = released(channel(batch, torch.zeros(len(data), dtype=torch.long), rng)[0])
+    return _margin(task(channel.encoder, r, data.x[:1]), data.y)
 
 
 def _ratio(own: Tensor, said: Tensor, inside: Tensor) -> Tensor:
