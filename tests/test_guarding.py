@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from leakscope import Dataset, Membership, auroc, play, seeded, success_rate
 from leakscope.attacks.decoders import Decoder, Inversion
+from leakscope.attacks.heads import LDA
 from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
-from leakscope.attacks.representations import Fisher, Network
+from leakscope.attacks.representations import SHRUNK, Fisher, Network, _fisher
 from leakscope.core import Knowledge, Transcript
 from leakscope.errors import ArgumentError
 from leakscope.games import Reconstruction
@@ -292,3 +293,16 @@ def test_every_secret_can_be_evaluated_and_written_as_json(by_heart):
     json.dumps(found)
     with pytest.raises(ArgumentError, match="column must name"):
         Trial(*own, "attribute")
+
+
+@pytest.mark.parametrize("values", [2, 3])
+@pytest.mark.parametrize(("n", "features"), [(300, 12), (40, 100), (60, 60)])
+def test_fishers_directions_are_those_of_scikit_learn_with_few_records_too(values, n, features):
+    rng = seeded(0, "fisher")
+    codes = torch.arange(n) % values
+    shown = torch.randn(n, features, generator=rng) @ torch.randn(features, features, generator=rng)
+    shown[:, 0] += codes
+    shown[:, 1] = 3.0  # does not vary
+    scaler, lda = LDA(SHRUNK).fresh(0).fit(shown.double().numpy(), codes.numpy())
+    wanted = torch.from_numpy(lda.coef_ / scaler.scale_).T
+    torch.testing.assert_close(_fisher(shown, codes).double(), wanted, rtol=1e-4, atol=1e-5)
