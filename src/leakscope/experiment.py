@@ -82,38 +82,25 @@ def dataset(table: dict[str, Any]) -> Dataset:
 
 
 def _split(cell: Cell, seed: int, records: Dataset | None) -> Parts:
-    """By record, or, where the game is about people or the data says whose a record is, by person."""
+    """By record, or, where the game is about people or the data says whose a record is, by person. Public
+    records are balanced over the secret; those of a guard are drawn as they come, so that the guard learns
+    from the population that it is used on, and is judged on it."""
     records = dataset(cell.data) if records is None else records
     game, playable = cell.game, records
     if game.get("user"):  # only those who can give two batches are split (paper 000, 5.1.4)
         playable = records.frequent(game["user"], 2 * game.get("batch", UserInference.batch))
     people = game.get("user") or game.get("people") or cell.data.get("by")
     secret = next((game[key] for key in ("secret", "column", "attribute") if game.get(key)), None)
-    secret = next(iter(game.get("secrets", ())), secret if not guards(cell) else _hidden(cell, playable))
+    secret = next(iter(game.get("secrets", ())), secret)
     train, test, public = playable.split(
         seeded(seed, "split"),
-        secret=None if people else secret,
+        secret=None if people or guards(cell) else secret,
         by=people,
         train=cell.train,
         public=cell.public,
         standardise=not (guards(cell) or (localises(cell) and records.x.dim() == 4)),  # pictures: 0 to 1
     )
     return Parts(records, train, test, public)
-
-
-def _hidden(cell: Cell, records: Dataset) -> str | None:
-    """The column that a guard is tried for, over which public records are balanced; None where there is
-    none, or where its rarest value has too few records for that: then they are drawn as they come."""
-    guard = cell.game["guard"]
-    named = [
-        one.get("column") for one in (cell.game, guard, *guard.get("guards", ()), guard.get("guard") or {})
-    ]
-    column = next((column for column in named if column), None)
-    if column is None or cell.public is None:
-        return column
-    counts = torch.bincount(records.secret(column))
-    counts = counts[counts > 0]
-    return column if cell.public // len(counts) < int(counts.min()) else None
 
 
 def prepare(cell: Cell, seed: int, *, records: Dataset | None = None, trusted: Iterable[str] = ()) -> Setting:
