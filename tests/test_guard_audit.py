@@ -13,9 +13,11 @@ import torch
 from PIL import Image
 
 from leakscope import (
+    DPFE,
     AdvReg,
     Column,
     Dataset,
+    DPEncoder,
     GuardAudit,
     ImageEncoder,
     Inf2Guard,
@@ -28,9 +30,10 @@ from leakscope import (
 from leakscope.data import synthetic
 from leakscope.dataset import joined
 from leakscope.errors import ArgumentError, DataError
-from leakscope.experiment import run
+from leakscope.experiment import _split, run
 from leakscope.guard_audits import encoded, requested
-from leakscope.plan import from_document
+from leakscope.plan import Cell, construct, from_document
+from leakscope.rng import seeded
 
 GUARD = {
     "name": "Inf2Guard",
@@ -196,6 +199,55 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
     assert [c.game["baselines"] for c in plan.cell] == [True, False]
 
 
+def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
+    document = requested(
+        "adult",
+        label=None,
+        secret="sex",
+        against="attribute",
+        drop=[],
+        lams=[0.5],
+        settings={"loss": "mmd", "epochs": 3},
+        width=4,
+        train=None,
+        public=None,
+        trials=100,
+        rehearsals=100,
+        seeds=1,
+        folder=tmp_path,
+        beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"],
+    )
+    plan = from_document(document)
+    first, *others = (construct(cell.game["guard"], "guard") for cell in plan.cell)
+    plain = Unguarded(encoder=TableEncoder((64, 4)), epochs=3)
+    assert others == [
+        DPEncoder(2.0, plain=plain),
+        DPFE("sex", plain=plain),
+        dataclasses.replace(plain, epochs=1),
+    ]
+    assert first.encoder == plain.encoder
+    assert all((cell.game["secret"], cell.game["column"]) == ("attribute", "sex") for cell in plan.cell[1:])
+    assert len({cell.game["save"] for cell in plan.cell}) == 4
+
+
+def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
+    """A balanced draw for the adversary would leave the guard a population with fewer of the rare value."""
+    made = Dataset(
+        torch.randn(2_000, 3, generator=seeded(0)),
+        torch.arange(2_000) % 2,
+        {"u": (torch.arange(2_000) % 10 == 0).long()},
+    )
+    cell = Cell(
+        data={"name": "made up"},
+        game={"name": "GuardAudit", "guard": {"name": "Inf2Guard", "column": "u"}},
+        train=900,
+        public=900,
+    )
+    parts = _split(cell, 0, made)
+    for part in (parts.train, parts.public):
+        assert float(part.private["u"].double().mean()) == pytest.approx(0.1, abs=0.03)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -204,6 +256,8 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
         ({"shadows": 4}, "--shadows is for --against membership"),
         ({"shown": True}, "--show-reconstructions is for pictures"),
         ({"dimensions": 4}, "--dimensions must be 2 or 3"),
+        ({"beside": ["Pruning"]}, "--beside must be a guard, got 'Pruning'; known: Inf2Guard"),
+        ({"beside": ["NeuGuard:alpha"]}, "--beside must be a name, or a name with settings"),
     ],
 )
 def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):

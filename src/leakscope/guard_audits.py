@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy as np
 import torch
 
 from leakscope import experiment, store
-from leakscope.audits import SECRETS, present, source, stem
+from leakscope.audits import SECRETS, named, present, source, stem
+from leakscope.catalogue import roles
 from leakscope.data.tabular import rows_as
 from leakscope.dataset import Column, Dataset
 from leakscope.errors import ArgumentError, DataError
@@ -44,8 +47,9 @@ def requested(
     shadows: int = 0,
     dimensions: int = 2,
     shown: bool = False,
+    beside: Sequence[str] = (),
 ) -> Table:
-    """The plan of a guard at every lambda, every name in it checked."""
+    """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked."""
     if against not in COLUMNED and secret is not None:
         raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
     column = secret or SECRETS.get(data) if against in COLUMNED else None
@@ -80,6 +84,21 @@ def requested(
         }
         for i, lam in enumerate(lams)
     ]
+    cells += [
+        {
+            "id": text,
+            "game": {
+                "name": "GuardAudit",
+                "guard": _other(text, guard),
+                "secret": against,
+                **({"column": column} if column else {}),
+                "baselines": False,
+                **more,
+                "save": str((folder / f"encoder-{text.partition(':')[0]}-{i}").resolve()),
+            },
+        }
+        for i, text in enumerate(beside, 1)
+    ]
     defaults: Table = {"data": table, "trials": trials, "rehearsals": rehearsals}
     defaults |= _sizes(records, train, public)
     return {
@@ -88,6 +107,23 @@ def requested(
         "defaults": defaults,
         "cell": cells,
     }
+
+
+def _other(text: str, guard: Table) -> Table:
+    """Another guard, typed with its settings, with the encoder, the epochs and the column of ``guard``."""
+    table = named(text, "--beside", "Distilled:without=10")
+    known = roles("guard")
+    if table["name"] not in known:
+        raise ArgumentError(f"--beside must be a guard, got {table['name']!r}; known: {', '.join(known)}.")
+    made = getattr(import_module(known[table["name"]].module), table["name"])
+    takes = {one.name for one in fields(made)}
+    like: Table = {key: guard[key] for key in ("encoder", "epochs") if key in guard}
+    if "plain" in takes:
+        table.setdefault("plain", {"name": "Unguarded", **like})
+        like = {}
+    if "column" in takes and "column" in guard:
+        like["column"] = guard["column"]
+    return {key: value for key, value in like.items() if key in takes} | table
 
 
 def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, shown: bool) -> Table:

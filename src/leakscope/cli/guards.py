@@ -59,6 +59,14 @@ def guard(
             show_default=True,
         ),
     ] = "labels",
+    beside: Annotated[
+        list[str] | None,
+        options.option(
+            "Another guard to try beside it, such as Distilled or DPEncoder:scale=1 (see: leakscope list); "
+            "can be repeated.",
+            metavar="GUARD",
+        ),
+    ] = None,
     epochs: Annotated[int, options.count("Epochs of the guard's training.")] = 20,
     train: Annotated[
         int | None, options.count("Records the guard learns from.", show_default="a third, at most 12,000")
@@ -89,7 +97,7 @@ def guard(
     \b
     leakscope guard adult --secret sex
     leakscope guard adult --lambda 0 --lambda 0.5 --lambda 0.75 --lambda 1
-    leakscope guard location30 --against membership --loss prior
+    leakscope guard location30 --against membership --loss prior --beside Distilled
     """
     from leakscope import audits, guard_audits
 
@@ -117,6 +125,7 @@ def guard(
         shadows=shadows,
         dimensions=dimensions,
         shown=show_reconstructions,
+        beside=beside or [],
         folder=folder,
     )
     terminal.guarded(document, folder, jobs=jobs, trust=trust or [])

@@ -288,16 +288,17 @@ def _sought(game: Json) -> list[tuple[str, str]]:
 
 
 def _ordered(group: Sequence[Setting]) -> list[Setting]:
-    """Families of guards that differ in lambda alone together, by lambda."""
+    """Families of guards that differ in lambda alone together, by lambda. Those of one name and loss say what
+    else tells them apart."""
     tables = [_settled(one) for one in group]
-    kinds = [
-        stable([one.name, one.guard.get("loss"), table]) for one, table in zip(group, tables, strict=True)
-    ]
+    called = [stable([one.name, one.guard.get("loss")]) for one in group]
+    kinds = [stable([name, table]) for name, table in zip(called, tables, strict=True)]
     places = {kind: i for i, kind in enumerate(sorted(set(kinds)))}
-    told = [
-        replace(one, family=places[kind], differs=differs)
-        for one, kind, differs in zip(group, kinds, differences(tables, ()), strict=True)
-    ]
+    told = list(group)
+    for name in set(called):
+        alike = [i for i, other in enumerate(called) if other == name]
+        for i, differs in zip(alike, differences([tables[i] for i in alike], ()), strict=True):
+            told[i] = replace(group[i], family=places[kinds[i]], differs=differs)
     told.sort(key=lambda one: (one.family, one.lam is None, one.lam or 0.0, stable(one.cell)))
     return [replace(one, number=number) for number, one in enumerate(told, start=1)]
 
