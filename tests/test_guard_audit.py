@@ -199,6 +199,31 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
     assert [c.game["baselines"] for c in plan.cell] == [True, False]
 
 
+@pytest.mark.parametrize("against", ["attribute", "property", "membership", "reconstruction"])
+def test_every_secret_that_can_be_typed_becomes_a_plan(against, tmp_path):
+    column = "sex" if against in ("attribute", "property") else None
+    document = requested(
+        "adult",
+        label=None,
+        secret=column,
+        against=against,
+        drop=[],
+        lams=[0.5],
+        settings={"loss": "prior", "epochs": 1},
+        width=4,
+        train=300,
+        public=300,
+        trials=50,
+        rehearsals=50,
+        seeds=1,
+        folder=tmp_path,
+    )
+    (cell,) = from_document(document).cell
+    audit = construct(cell.game, "audit")
+    assert [(secret, name) for secret, name, _ in audit.asked()] == [(against, column)]
+    assert len(audit.estimators) == (2 if against == "attribute" else 0)
+
+
 def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
     document = requested(
         "adult",

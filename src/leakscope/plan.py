@@ -325,7 +325,12 @@ def _resolve(name: str, wanted: tuple[str, ...], trusted: Iterable[str]) -> Any:
 def _value(where: str, value: Any, hint: Any, trusted: Iterable[str]) -> Any:
     """An argument: a nested constructor call, or plain data of the annotated type."""
     role = PARTS.get(where.rpartition(".")[2])
-    if isinstance(value, list) and role and any(isinstance(item, Mapping) for item in value):
+    several = typing.get_origin(hint) is tuple and not _plain(hint)
+    if (
+        isinstance(value, list)
+        and role
+        and (any(isinstance(v, Mapping) for v in value) or (several and not value))
+    ):
         return tuple(_value(where, item, hint, trusted) for item in value)
     if isinstance(value, Mapping) and "name" in value:
         if role is None:

@@ -103,7 +103,8 @@ class Subsets:
         if with_value < most or without < least:
             raise DataError(
                 f"{data.name}: subsets of {largest} records need {most} with value {self.value} of "
-                f"{self.column!r} and {least} without, and there are {with_value} and {without}; lower sizes."
+                f"{self.column!r} and {least} without, and there are {with_value} and {without}; give more "
+                f"records, or lower sizes."
             )
 
 
