@@ -6,7 +6,7 @@ import copy
 import json
 import math
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
+import leakscope
 from leakscope.attacks.members import LossThreshold
 from leakscope.attacks.representations import Fisher
 from leakscope.core import Estimate
@@ -23,7 +24,7 @@ from leakscope.epsilon import gaussian_epsilon
 from leakscope.errors import ArgumentError, DataError, MissingExtra
 from leakscope.gradients import per_record
 from leakscope.guarding import Trial, evaluated
-from leakscope.guarding.equal import halved, rehearsal, tuned
+from leakscope.guarding.equal import STRENGTHS, Tuned, halved, rehearsal, tuned
 from leakscope.guards.baselines import (
     DPFE,
     AdversarialTraining,
@@ -36,7 +37,7 @@ from leakscope.guards.batches import Seen
 from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, _Told, _Whole, quiet
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
-from leakscope.guards.inf2guard import Inf2Guard, protection
+from leakscope.guards.inf2guard import Guards, Inf2Guard, protection
 from leakscope.guards.losses import mean_distance
 from leakscope.guards.membership_baselines import (
     AdvReg,
@@ -525,7 +526,58 @@ def test_tuning_sees_neither_test_records_nor_the_members_that_are_asked_about()
     assert first | second == set(public.hashes)
 
 
+def test_a_guard_is_tuned_to_be_as_useful_or_as_private_as_another():
+    """Noise of one scale, tuned to be like noise of that scale, is found again."""
+    data = shifted(3_000, 0)
+    data = replace(data, x=torch.cat([data.x, torch.zeros(3_000, 1)], 1))
+    plain = Unguarded(encoder=TableEncoder((16, 8)), epochs=3)
+    scales = (0.0, 1.0, 16.0)
+    for scale in (0.0, 16.0):
+        other = Known("u", DPEncoder(scale, plain=plain))
+        for to in ("utility", "privacy"):
+            guard = Tuned(DPEncoder(plain=plain), other, to, values=scales)
+            found = guard(data, seeded(0)).encoder.about["tuned"]
+            assert (found["strength"], found["value"], found["to"]) == ("scale", scale, to)
+    assert (guard.secret, guard.column) == ("attribute", "u")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A baseline of which it is known what it guards."""
+
+    column: str
+    guard: DPEncoder
+
+    def __call__(self, data, rng, *, others=None, progress=None):
+        return self.guard(data, rng, others=others, progress=progress)
+
+
+def test_a_strength_has_the_kind_of_number_that_its_guard_takes():
+    guard = Tuned(Unguarded(), Inf2Guard("attribute", "sex"), values=(6.0, 2.0))
+    assert guard.at(6.0) == Unguarded(epochs=6)
+    assert isinstance(guard.at(6.0).epochs, int)
+
+
+@pytest.mark.parametrize("name", STRENGTHS)
+def test_every_strength_is_a_setting_of_its_guard_at_every_value(name):
+    made = getattr(leakscope, name)
+    takes = {one.name for one in fields(made)}
+    guard = made(column="sex") if "column" in takes else made()
+    tried = [Tuned(guard, Inf2Guard("attribute", "sex")).at(value) for value in STRENGTHS[name][1]]
+    assert [getattr(one, STRENGTHS[name][0]) for one in tried] == list(STRENGTHS[name][1])
+
+
 # Refusals
+
+
+def test_what_is_tuned_needs_a_strength_and_another_guard_of_one_secret():
+    other = Inf2Guard("attribute", "sex")
+    with pytest.raises(ArgumentError, match=r"Tuned\.guard must be one with a strength"):
+        Tuned(Known("sex", DPEncoder()), other)
+    with pytest.raises(ArgumentError, match=r"Tuned\.to must be privacy or utility"):
+        Tuned(DPEncoder(), other, "both")
+    with pytest.raises(ArgumentError, match=r"Tuned\.like must be one guard"):
+        Tuned(DPEncoder(), Guards(other))
 
 
 def test_what_breaks_a_rule_is_refused_in_one_sentence():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,7 @@ def test_members_that_plain_training_knows_by_heart_are_hidden_and_the_task_is_k
             attacked(one, encoder, members, others)
             for one, encoder in zip(attack, (bare, guarded), strict=True)
         ]
+        assert found[0] > 0.65
         assert found[0] - 0.5 > 2 * (found[1] - 0.5)
 
 
@@ -125,6 +127,21 @@ def test_progress_runs_through_all_models_and_the_last_training() -> None:
 def test_settings_that_cannot_be_are_refused_in_one_sentence(settings: dict[str, int], words: str) -> None:
     with pytest.raises(ArgumentError, match=words):
         Distilled(**settings)
+
+
+def test_its_time_is_that_of_all_its_models() -> None:
+    begun = time.perf_counter()
+    found = GUARD(made_up(400, 0), seeded(0))
+    assert 0.5 * (time.perf_counter() - begun) < found.seconds
+
+
+def test_models_that_lack_a_label_without_a_name_know_of_it() -> None:
+    data = made_up(40, 0)
+    y = data.y.clone()
+    y[0] = 2
+    unnamed = replace(data, y=y, values={})
+    encoder = Distilled(2, models=5, epochs=1, plain=PLAIN)(unnamed, seeded(0), others=made_up(10, 1)).encoder
+    assert encoder.logits(data.x).shape == (40, 3)
 
 
 def test_too_few_records_for_its_models_are_refused() -> None:

@@ -255,6 +255,18 @@ def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
     assert len({cell.game["save"] for cell in plan.cell}) == 4
 
 
+def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it(tmp_path):
+    options = {
+        "label": None, "secret": None, "against": "membership", "drop": [], "lams": [0.0, 0.9], "width": 8,
+        "settings": {"loss": "prior", "epochs": 2}, "train": 300, "public": 300, "trials": 100, "rehearsals": 100,
+        "seeds": 1, "folder": tmp_path, "beside": ["Inf2Guard:loss='clip'", "Distilled"], "equal": "privacy",
+    }  # fmt: skip
+    *_, first, second = from_document(requested("adult", **options)).cell
+    tuned, distilled = (construct(cell.game["guard"], "guard") for cell in (first, second))
+    assert (tuned.guard.secret, tuned.guard.loss, tuned.like.lam) == ("membership", "clip", 0.9)
+    assert (distilled.kind, distilled.to, distilled.secret) == ("Distilled", "privacy", "membership")
+
+
 def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
     """A balanced draw for the adversary would leave the guard a population with fewer of the rare value."""
     made = Dataset(
@@ -282,6 +294,8 @@ def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
         ({"shown": True}, "--show-reconstructions is for pictures"),
         ({"dimensions": 4}, "--dimensions must be 2 or 3"),
         ({"beside": ["Pruning"]}, "--beside must be a guard, got 'Pruning'; known: Inf2Guard"),
+        ({"beside": ["DPFE", "DPFE"]}, "--beside must name every guard once, got DPFE, DPFE"),
+        ({"equal": "utility"}, "--equal utility is for guards --beside"),
         ({"beside": ["NeuGuard:alpha"]}, "--beside must be a name, or a name with settings"),
     ],
 )

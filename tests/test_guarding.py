@@ -19,7 +19,7 @@ from leakscope.attacks.representations import SHRUNK, Fisher, Network, _fisher
 from leakscope.core import Knowledge, Transcript
 from leakscope.errors import ArgumentError
 from leakscope.games import Reconstruction
-from leakscope.guarding import Trial, balanced_accuracy, evaluated
+from leakscope.guarding import Trial, balanced_accuracy, evaluated, evaluation
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation
 from leakscope.measures.fidelity import mse
 from leakscope.representations import RepresentationChannel
@@ -147,6 +147,46 @@ def test_lira_trains_shadows_by_the_guard_on_halves_that_hold_every_record_equal
     assert len(seen) == 4
     assert sum(size for size, _ in seen) == 2 * (160 + 80 + 40)  # candidates, members, half of the others
     assert {others for _, others in seen} == {40}
+
+
+def test_lira_without_known_members_or_with_one_known_other_still_answers(by_heart):
+    channel, half = RepresentationChannel(by_heart), torch.arange(80)
+    game = Membership(MEMBERS.take(half), OTHERS.take(half))
+    for known in (
+        game.on(OTHERS.take(half + 80)),
+        Membership(MEMBERS.take(half + 80), OTHERS.take(half[:1] + 80)),
+    ):
+        knowledge = Knowledge(known, channel, 160)
+        for attack in (SHADOWS, replace(SHADOWS, guard=lambda data, rng, *, others: shown(data))):
+            found = play(game, channel, attack, knowledge, trials=160, rng=seeded(0, "play"))
+            assert found.guesses.isfinite().all()
+            assert 0 < float((found.guesses > 0).float().mean()) < 1
+
+
+def test_a_rehearsal_of_lira_has_the_real_candidates_beside_its_own(by_heart):
+    trial = Trial(MEMBERS, OTHERS, noisy_labels(100, 5), "membership", trials=100, rehearsals=100)
+    asked = evaluation._asked_about(by_heart, trial)
+    real: list[Dataset] = []
+
+    def look(knowledge, rng):
+        def guess(view):
+            real.append(view.public["candidates"].data)
+            return torch.zeros(len(real[0]))
+
+        return guess
+
+    trial.played(by_heart, look)
+    assert torch.equal(asked.x, real[0].x)
+    assert not asked.private
+    pools: list[int] = []
+
+    def counted(data, rng, *, others):
+        pools.append(len(data))
+        return shown(data)
+
+    evaluation.judged(by_heart, trial, [LiRA(4, counted)])
+    assert sum(pools[:4]) == 2 * (100 + 80 + 50)  # asked about, known members, half of the known others
+    assert sum(pools[4:]) == 2 * (20 + 64 + 40 + 100)  # the same of a rehearsal, and the real candidates
 
 
 def test_plain_training_starts_from_new_weights_and_leaves_its_model_alone():

@@ -268,6 +268,25 @@ def test_the_interval_of_an_area_covers_it_whatever_the_spread_of_a_rare_value(r
     assert missed <= stats.binom.ppf(0.999, 1_000, 0.05)
 
 
+@pytest.mark.parametrize(("rare", "width"), [(1, 0.22), (2, 0.22), (3, 0.22), (4, 0.22), (10, 0.1)])
+def test_one_rare_value_of_seven_widens_the_interval_of_their_mean_by_its_share_at_most(rare, width):
+    """The areas are equal by symmetry, whatever the others' values: half a million pairs tell them."""
+    rng = np.random.default_rng(2)
+    first, second = (rng.normal(size=(500_000, 7)) + 1.5 * np.eye(7)[i] for i in range(2))
+    odds = [z[:, 0] - np.log(np.exp(z[:, 1:]).sum(1)) for z in (first, second)]
+    truth = float(np.mean(odds[0] > odds[1]))
+    counts = [900, 600, 250, 150, 60, 40 - rare, rare]
+    secrets = torch.repeat_interleave(torch.arange(7), torch.tensor(counts))
+    prior = torch.tensor(counts) / sum(counts)
+    missed, wide = 0, 0.0
+    for _ in range(300):
+        scores = rng.normal(size=(2_000, 7)) + 1.5 * np.eye(7)[secrets.numpy()]
+        found = auroc(Transcript(secrets, torch.tensor(scores).softmax(1), prior))
+        missed, wide = missed + (not found.low <= truth <= found.high), wide + found.high - found.low
+    assert missed <= stats.binom.ppf(0.999, 300, 0.05)
+    assert wide / 300 < width
+
+
 def test_one_trial_of_a_value_tells_nothing_of_the_area():
     found = auroc(Transcript(torch.tensor([0, 0, 0, 1]), torch.arange(4.0), torch.tensor([0.75, 0.25])))
     assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)

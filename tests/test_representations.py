@@ -14,7 +14,7 @@ from leakscope.attacks.rehearsal import of_view, parted, released
 from leakscope.core import Knowledge
 from leakscope.dataset import Batch
 from leakscope.errors import ArgumentError, DataError
-from leakscope.games import Membership, Ratio
+from leakscope.games import Distribution, Membership, Ratio
 from leakscope.guards.encoder import Encoder, Perturbation
 from leakscope.models.building import parameters
 from leakscope.representations import RepresentationChannel, whole
@@ -176,3 +176,20 @@ def test_of_a_rare_value_either_part_has_two_records_or_one_part_all(rare, held,
     own, other = ({tuple(row) for row in part.game.data.x.tolist()} for part in (first, second))
     assert not own & other
     assert len(own | other) == len(data)
+
+
+@pytest.mark.parametrize("game", [Ratio, Distribution])
+def test_the_cut_of_subsets_keeps_shares_however_large_a_subset_may_be(game):
+    codes = (torch.arange(1_000) % 10 < 3).long()
+    data = replace(records(1_000), private={"u": codes}, values={"u": ("no", "yes")})
+    knowledge = Knowledge(game(data, "u", value="yes"), RepresentationChannel(identity()), 50)
+    first, second = parted(knowledge, seeded(0, "c"))
+    assert (len(first.game.data), len(second.game.data)) == (800, 200)
+    assert int(second.game.data.private["u"].sum()) == 60
+
+
+def test_records_that_cannot_be_kept_apart_are_refused_in_one_sentence():
+    data = replace(records(30), private={"u": torch.arange(30) % 10}, values={})
+    knowledge = Knowledge(Inference(data, "u", batch=1), RepresentationChannel(identity()), 50)
+    with pytest.raises(DataError, match="too few have the same value for the adversary to keep some"):
+        parted(knowledge, seeded(0, "c"))

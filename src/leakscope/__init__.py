@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Reconstruction,
         UserInference,
     )
-    from leakscope.guarding import GuardAudit, tuned
+    from leakscope.guarding import GuardAudit, Tuned, tuned
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
@@ -219,6 +219,7 @@ __all__ = [
     "TextClf",
     "Through",
     "Transcript",
+    "Tuned",
     "TwoSample",
     "Unguarded",
     "UnitMax",

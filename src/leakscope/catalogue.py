@@ -117,6 +117,7 @@ DPSGDGuard      guard     guards.dpsgd_guard Encoder and head trained by DP-SGD:
 AdvReg          guard     guards.membership_baselines Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
 NeuGuard        guard     guards.membership_baselines NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.
 Distilled       guard     guards.distilled   Self-distillation of a split ensemble (SELENA; Tang et al., USENIX Security 2022).
+Tuned           guard     guarding           A guard at the strength at which it is as useful, or as private, as another one: a fair comparison.
 TableEncoder    encoder   models.encoders    Fully connected encoder with ReLU between its layers; 64-128 for tables.
 ImageEncoder    encoder   models.encoders    Two convolutions of 3 x 3 with batch normalisation, ReLU between them; representations are images.
 load_encoder    verb      guards.encoder     The encoder that was saved in a folder; nothing is unpickled.

@@ -227,6 +227,10 @@ def _rows_by_record(
     each = (public if public is not None else PUBLIC) // len(groups)
     if public is None:
         each = min(each, int(rarest * SHADOW_SHARE))
+    if not secret and not 1 <= each < rarest:
+        raise DataError(
+            f"{data.name}: {each} public records were asked of {rarest} in all; ask for fewer public records."
+        )
     if not 1 <= each < rarest:
         raise DataError(
             f"{data.name}: {each} public records for each value of {secret!r} were asked, and the rarest "

@@ -48,6 +48,7 @@ def requested(
     dimensions: int = 2,
     shown: bool = False,
     beside: Sequence[str] = (),
+    equal: str | None = None,
 ) -> Table:
     """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked."""
     if against not in COLUMNED and secret is not None:
@@ -64,6 +65,10 @@ def requested(
         present([column], list(records.private), records, "private column")
         if against == "attribute" and records.has(column):
             table = table | {"without": [*table.get("without", ()), column]}
+    if len(set(beside)) < len(beside):
+        raise ArgumentError(f"--beside must name every guard once, got {', '.join(beside)}.")
+    if equal and not beside:
+        raise ArgumentError(f"--equal {equal} is for guards --beside, and there are none; name one.")
     guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
     guard |= {"column": column} if column else {}
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
@@ -89,7 +94,7 @@ def requested(
             "id": text,
             "game": {
                 "name": "GuardAudit",
-                "guard": _other(text, guard),
+                "guard": _alike(_other(text, guard), guard | {"lam": float(lams[-1])}, equal),
                 "secret": against,
                 **({"column": column} if column else {}),
                 "baselines": False,
@@ -121,9 +126,13 @@ def _other(text: str, guard: Table) -> Table:
     if "plain" in takes:
         table.setdefault("plain", {"name": "Unguarded", **like})
         like = {}
-    if "column" in takes and "column" in guard:
-        like["column"] = guard["column"]
+    like |= {key: guard[key] for key in ("secret", "column") if key in guard}
     return {key: value for key, value in like.items() if key in takes} | table
+
+
+def _alike(other: Table, guard: Table, equal: str | None) -> Table:
+    """The other guard, at the strength at which it is as useful, or as private, if that is asked."""
+    return {"name": "Tuned", "guard": other, "like": guard, "to": equal} if equal else other
 
 
 def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, shown: bool) -> Table:

@@ -263,6 +263,7 @@ PARTS = {  # the role of a part, by the argument it is given as
     "guard": "guard",
     "plain": "guard",
     "guards": "guard",
+    "like": "guard",
     "encoder": "encoder",
     "local": "training",
     "backbone": "model",

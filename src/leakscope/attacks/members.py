@@ -113,9 +113,10 @@ class LiRA:
             margin = torch.cat([_margin(logits, y), *(_confidence(target, p, own) for p in parts[1:])])
             ratio = _ratio(margin, torch.stack(said), inside[:, : len(judged)])
             found, known = ratio[: len(asked)], ratio[len(asked) :]
-            if not len(known):
+            told = sum(map(len, members))
+            if not 0 < told < len(known):
                 return found
-            return found - _threshold(known, torch.arange(len(known)) < sum(map(len, members)))
+            return found - _threshold(known, torch.arange(len(known)) < told)
 
         return guess
 
@@ -169,6 +170,8 @@ def _known(
     members, others = (replace(part, private={}) for part in (game.members, game.others))
     if not reference:
         return [members], [others], None
+    if len(others) < 2:
+        return [members], [], others
     rows = torch.randperm(len(others), generator=rng).tensor_split(2)
     return [members], [others.take(rows[0])], others.take(rows[1])
 

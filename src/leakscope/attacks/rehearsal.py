@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from leakscope.core import Channel, Knowledge, Release, View, flatten
 from leakscope.dataset import Batch, Dataset
 from leakscope.errors import ArgumentError, DataError
-from leakscope.games import Membership
+from leakscope.games import Inference, Membership
 from leakscope.guards.encoder import Encoder
 from leakscope.representations import RepresentationChannel
 from leakscope.rng import fork
@@ -53,7 +53,14 @@ def parted(
             f"the adversary must rehearse on records that can be kept apart, got {type(game).__name__}; use "
             f"Posterior."
         )
-    first, second = _cut(data, column_of(game), share, rng, least=2 * int(getattr(game, "batch", 1)))
+    least = 2 * game.batch if isinstance(game, Inference) else 2
+    column = column_of(game)
+    first, second = _cut(data, column, share, rng, least=least)
+    if len(second) == 0 or (column is not None and len(second.secret(column).unique()) < 2):
+        raise DataError(
+            f"{data.name}: of {len(data)} public records too few have the same value for the adversary to "
+            f"keep some of every kind apart; give more public records, or merge rare values."
+        )
     return (
         replace(knowledge, game=game.on(first), trials=trials[0]),
         replace(knowledge, game=game.on(second), trials=trials[1]),

@@ -67,6 +67,13 @@ def guard(
             metavar="GUARD",
         ),
     ] = None,
+    equal: Annotated[
+        str | None,
+        options.option(
+            "Give those beside it the strength at which they are as useful, or as private, as it is.",
+            click_type=click.Choice(("utility", "privacy")),
+        ),
+    ] = None,
     epochs: Annotated[int, options.count("Epochs of the guard's training.")] = 20,
     train: Annotated[
         int | None, options.count("Records the guard learns from.", show_default="a third, at most 12,000")
@@ -126,6 +133,7 @@ def guard(
         dimensions=dimensions,
         shown=show_reconstructions,
         beside=beside or [],
+        equal=equal,
         folder=folder,
     )
     terminal.guarded(document, folder, jobs=jobs, trust=trust or [])

@@ -54,6 +54,8 @@ class Setting:
     def name(self) -> str:
         parts = self.guard.get("guards")
         whole = [str(self.guard.get("name") or "guard")]
+        if whole == ["Tuned"] and isinstance(inner := self.guard.get("guard"), dict):
+            whole = [str(inner.get("name") or "guard"), "at equal", str(self.guard.get("to") or "utility")]
         if isinstance(parts, list | tuple):
             hidden = (str(part.get("column") or part.get("secret")) for part in parts if part)
             whole.append(f"of {' and '.join(hidden)}")
@@ -64,6 +66,12 @@ class Setting:
         """The guard without its lambda."""
         loss = f"loss {self.guard['loss']}" if self.guard.get("loss") else ""
         return ", ".join(part for part in (self.name, loss, self.differs) if part)
+
+    @property
+    def tuned(self) -> str:
+        """The strength that made it equal to another guard, of every run, where that was asked."""
+        found = [run["guarding"].get("tuned") or {} for run in self.runs]
+        return ", ".join(f"{one['strength']} {one['value']:g}" for one in found if "strength" in one)
 
     @property
     def label(self) -> str:

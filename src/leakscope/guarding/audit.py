@@ -173,6 +173,7 @@ class GuardAudit:
                 "plain": self._plain(guarded, train, seed),
             },
             "pictures": drawn or None,
+            "tuned": encoder.about.get("tuned"),
         }
 
     @property

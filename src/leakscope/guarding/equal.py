@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast
 
 import torch
 
@@ -13,9 +13,10 @@ from leakscope.dataset import Dataset
 from leakscope.errors import require
 from leakscope.games import Membership
 from leakscope.guarding.audit import Guard
-from leakscope.guarding.evaluation import Trial, judged, released, suited, utility
-from leakscope.guards.encoder import Encoder
-from leakscope.rng import seeded
+from leakscope.guarding.evaluation import Secret, Trial, judged, released, suited, utility
+from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.guards.trainer import Progress
+from leakscope.rng import integer, seeded
 
 Json = dict[str, Any]
 To = Literal["privacy", "utility"]
@@ -27,13 +28,14 @@ def tuned(
     trial: Trial,
     *,
     to: To,
-    target: float,
+    target: float | Guard,
     seed: int = 0,
     others: Dataset | None = None,
     attacks: Sequence[Attack] | None = None,
 ) -> tuple[Guard, Json]:
     """The guard ``make(value)`` whose attack or utility is nearest to ``target``, and what was tried.
 
+    A ``target`` that is a guard is trained and measured alike.
     ``values`` go from the weakest to the strongest; they are halved, not all tried, so both numbers should
     fall along them. ``to`` "privacy": what the strongest attack finds, as `strength` has it; "utility": the
     accuracy of a fresh head. Everything is measured on a half of the public records, and for membership on
@@ -43,24 +45,105 @@ def tuned(
     require(len(values) >= 1, "tuned.values", "at least one strength", values)
     rehearsed = rehearsal(trial, seed)
 
-    def measured(value: float) -> Estimate:
-        encoder = make(value)(trial.train, seeded(seed, "tuned"), others=others).encoder
+    def measured(guard: Guard) -> Estimate:
+        encoder = guard(trial.train, seeded(seed, "tuned"), others=others).encoder
         if to == "utility":
             found = utility(encoder, replace(rehearsed, train=trial.train))
             return Estimate(**found["fresh"]["accuracy"])
         return strength(released(encoder, replace(rehearsed, train=trial.train)), rehearsed, attacks)
 
-    tried = halved(measured, values, target)
-    best = min(tried, key=lambda value: abs(tried[value].value - target))
+    goal = measured(target).value if callable(target) else target
+    tried = halved(lambda value: measured(make(value)), values, goal)
+    best = min(tried, key=lambda value: abs(tried[value].value - goal))
     estimate = tried[best]
     return make(best), {
         "to": to,
-        "target": target,
+        "target": goal,
         "value": best,
         "measured": asdict(estimate),
-        "reached": estimate.low <= target <= estimate.high,
+        "reached": estimate.low <= goal <= estimate.high,
         "tried": {str(value): tried[value].value for value in sorted(tried, key=list(values).index)},
     }
+
+
+STRENGTHS: dict[str, tuple[str, tuple[float, ...]]] = {  # a guard's one strength, weakest first
+    "Unguarded": ("epochs", (35, 20, 12, 8, 6, 4, 3, 2, 1)),
+    "DPEncoder": ("scale", (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)),
+    "DPParameters": ("scale", (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)),
+    "Compressed": ("rate", (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)),
+    "AdversarialTraining": ("lam", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
+    "DPFE": ("weight", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)),
+    "DPSGDGuard": ("epsilon", (64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5)),
+    "AdvReg": ("alpha", (0.0, 0.3, 1.0, 3.0, 10.0, 30.0)),
+    "NeuGuard": ("alpha", (0.0, 0.5, 5.0, 50.0, 500.0)),
+    "Distilled": ("without", (0, 1, 2, 5, 10, 15, 20)),
+    "Inf2Guard": ("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A guard at the strength at which it is as useful, or as private, as another one: a fair comparison.
+
+    ``guard`` is given the strength, of those in ``values`` (its usual ones if there are none), at which its
+    utility, or the attack on it, is nearest to that of ``like``, ``to`` either. All are measured on a third
+    of the guard's own records, on which no number is reported, after training on the others. The guard at
+    that strength is then trained on all.
+    """
+
+    guard: Guard
+    like: Guard
+    to: To = "utility"
+    values: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        require(self.to in ("privacy", "utility"), "Tuned.to", "privacy or utility", self.to)
+        known = ", ".join(STRENGTHS)
+        require(self.kind in STRENGTHS, "Tuned.guard", f"one with a strength ({known})", self.kind)
+        guards = getattr(self.like, "guards", None)
+        require(guards is None, "Tuned.like", "one guard, of one secret", guards)
+
+    @property
+    def kind(self) -> str:
+        """The class of the guard that is tuned."""
+        return type(self.guard).__name__
+
+    @property
+    def secret(self) -> Secret:
+        """What ``like`` guards."""
+        found: Secret = getattr(self.like, "secret", "attribute")
+        return found
+
+    @property
+    def column(self) -> str | None:
+        """See `secret`."""
+        return getattr(self.like, "column", None)
+
+    def at(self, value: float) -> Guard:
+        """The guard at a strength."""
+        made: Any = self.guard
+        name = STRENGTHS[self.kind][0]
+        return cast(Guard, replace(made, **{name: type(getattr(made, name))(value)}))
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """See `Inf2Guard`; progress is that of the last training."""
+        order = torch.randperm(len(data), generator=rng)
+        fit, held = (data.take(rows) for rows in order.tensor_split([2 * len(data) // 3]))
+        trial = Trial(fit, held, held, self.secret, self.column, trials=1_000, rehearsals=2_000)
+        values = self.values or STRENGTHS[self.kind][1]
+        guard, found = tuned(
+            self.at, values, trial, to=self.to, target=self.like, seed=integer(rng), others=others
+        )
+        made = guard(data, rng, others=others, progress=progress)
+        about = {**made.encoder.about, "tuned": found | {"strength": STRENGTHS[self.kind][0]}}
+        return replace(made, encoder=replace(made.encoder, about=about))
 
 
 def halved(

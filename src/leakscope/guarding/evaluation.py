@@ -18,10 +18,10 @@ from torch.nn import functional as F
 
 from leakscope.attacks.decoders import Decoder, Inversion
 from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
-from leakscope.attacks.rehearsal import converged
+from leakscope.attacks.rehearsal import candidates, converged
 from leakscope.attacks.representations import Decensored, Fisher, Network, Stale, Strongest
-from leakscope.core import Attack, Estimate, Game, Knowledge, Transcript
-from leakscope.dataset import Dataset, joined
+from leakscope.core import Attack, Estimate, Game, Guess, Knowledge, Transcript, View
+from leakscope.dataset import Dataset
 from leakscope.errors import ArgumentError, require
 from leakscope.games import Inference, Membership, Ratio, Reconstruction
 from leakscope.guards.batches import Aggregate
@@ -183,20 +183,30 @@ def judged(encoder: Encoder, trial: Trial, attacks: Sequence[Attack], *, watch: 
     if trial.secret == "reconstruction":  # likeness is measured, and no adversary can: all are shown
         return {"attacks": found, "majority": None, "chosen_by": None}
     by: Literal["auroc", "balanced"] = "balanced" if trial.secret == "membership" else "auroc"
-    rehearsed = tuple(_in_full(attack, trial) if isinstance(attack, LiRA) else attack for attack in attacks)
+    rehearsed = tuple(
+        replace(attack, beside=_asked_about(encoder, trial)) if isinstance(attack, LiRA) else attack
+        for attack in attacks
+    )
     choice = Strongest(rehearsed, by).chosen(trial.knowledge(encoder), seeded(trial.seed, "choice"))
     for i, entry in enumerate(found):
         entry["chosen"] = i == choice
     return {"attacks": found, "majority": found[0]["guessing"], "chosen_by": by}
 
 
-def _in_full(attack: LiRA, trial: Trial) -> LiRA:
-    """The attack with the real game's candidates beside a rehearsal's, whoever of them is a member: the
-    adversary has them, and shadows of fewer records than the encoder's would look weaker than they are."""
-    game = trial.games()[0]
-    assert isinstance(game, Membership)
-    both = joined([replace(part, private={}) for part in (game.members, game.others)])
-    return replace(attack, beside=both)
+def _asked_about(encoder: Encoder, trial: Trial) -> Dataset:
+    """The candidates of the real game, whoever of them is a member: the adversary has them before it chooses,
+    and shadows of fewer records than the real ones would look weaker than they are."""
+    found: list[Dataset] = []
+
+    def look(knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        def guess(view: View) -> torch.Tensor:
+            found.append(candidates(view))
+            return torch.zeros(len(found[0]))
+
+        return guess
+
+    trial.played(encoder, look)
+    return found[0]
 
 
 def unguarded(encoder: Encoder, trial: Trial, attacks: Sequence[Attack], *, epochs: int) -> Iterator[Json]:

@@ -164,7 +164,7 @@ class Source:
     ) -> Source:
         """The records, split."""
         require(batch >= 2, "batch", "at least 2", batch)
-        data = _named(data)
+        data = named(data)
         if others is not None:
             fit, held = _split(others, rng)
             return Source(data, data, batch, fit, held, subsets)
@@ -197,7 +197,7 @@ class Source:
         return seen if self.held_others is None else seen.beside(self.held_others)
 
 
-def _named(data: Dataset) -> Dataset:
+def named(data: Dataset) -> Dataset:
     """The same with every label named, so that a part of the records has as many classes as all of them."""
     if data.values.get(data.label):
         return data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -45,13 +46,14 @@ class Distilled:
         progress: Progress | None = None,
     ) -> Guarded:
         """See `Inf2Guard`; others are only watched by."""
+        since = time.perf_counter()
         if self.without == 0:
             return renamed(self.plain(data, rng, others=others, progress=progress), self)
         source, made, private = begun(self.plain, data, rng, others=others)
         before = self.models * self.epochs
         epochs = before + self.plain.epochs
         believed = self.beliefs(source.data, source.held, private, progress=_after(progress, 0, epochs))
-        return taught(
+        found = taught(
             self,
             self.plain,
             replace(source, data=replace(source.data, y=believed)),
@@ -60,6 +62,7 @@ class Distilled:
             rng=rng,
             progress=_after(progress, before, epochs),
         )
+        return replace(found, seconds=time.perf_counter() - since)
 
     def beliefs(
         self, data: Dataset, held: Dataset, rng: torch.Generator, *, progress: Progress | None = None

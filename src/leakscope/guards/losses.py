@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from leakscope.guards.estimators import jsd
@@ -85,6 +86,7 @@ class _MMD(torch.autograd.Function):
         return value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, None, None]:
         (slope,) = ctx.saved_tensors
         return above * slope, None, None

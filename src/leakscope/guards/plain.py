@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from leakscope.dataset import Dataset
 from leakscope.errors import DataError, require
-from leakscope.guards.batches import Seen, Source
+from leakscope.guards.batches import Seen, Source, named
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation
 from leakscope.guards.inf2guard import representation_shape
 from leakscope.guards.networks import reader
@@ -75,7 +75,7 @@ def begun(
     if others is None or paired:
         source = Source.of(data, plain.batch, split, others=others)
     else:
-        source = Source(data, others, plain.batch)
+        source = Source(named(data), others, plain.batch)
     own, beside, private = fork(nets, 3)
     network = initialised(lambda: plain.encoder(source.data), own)
     shape = representation_shape(network, data, normed=plain.normed)

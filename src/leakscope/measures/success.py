@@ -17,6 +17,7 @@ from leakscope.core import Estimate, Transcript
 from leakscope.errors import ArgumentError, require
 
 FEW = 50  # trials of a class below which DeLong's variance is not believed alone
+RARE = 4  # trials below which one of several values' areas would widen their mean by more than its share
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
@@ -71,26 +72,45 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     """Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
 
     Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at most the
-    number of trials, and Student's t in place of the normal, with a degree less than there are trials of the
-    rarest class. A class of fewer than 50 trials tells little of its own spread: there the variance is at
-    least Hanley and McNeil's (1982). One trial of a class tells nothing."""
+    number of trials, and Student's t in place of the normal, whose degrees are Welch's over the values. A
+    value of fewer than 50 trials tells little of its own spread: there the variance is at least Hanley and
+    McNeil's (1982). Of one of two values with one trial, and of one of several with fewer than four, nothing
+    is known: its area is between 0 and 1."""
     scores, labels = one_vs_rest(transcript)
     areas, influence = zip(*(_area(s, b) for s, b in zip(scores, labels, strict=True)), strict=True)
-    n, area = labels.shape[1], float(np.mean(areas))
-    variance = float(np.mean(influence, axis=0).var()) / n
-    smallest = int(min(labels.sum(1).min(), (~labels).sum(1).min()))
-    spread = area * (1 - area)
+    n, m, area = labels.shape[1], len(labels), float(np.mean(areas))
+    sides = np.minimum(labels.sum(1), (~labels).sum(1))
+    known = [i for i in range(m) if sides[i] >= (2 if m == 1 else RARE)]
+    low, high = _limits([areas[i] for i in known], [influence[i] for i in known], labels[known], level)
+    share = len(known) / m
+    return Estimate(
+        "AUROC", area, share * low, share * high + 1 - share, level, n, "Wilson with DeLong's variance"
+    )
+
+
+def _limits(
+    areas: Sequence[float], influence: Sequence[Array], labels: Bools, level: float
+) -> tuple[float, float]:
+    """The limits of the mean of areas, each of a value with two trials at least."""
+    if not areas:
+        return 0.0, 1.0
+    n, m, area = labels.shape[1], len(labels), float(np.mean(areas))
+    sides = np.minimum(labels.sum(1), (~labels).sum(1))
+    each = np.array([one.var() / n for one in influence])
+    variance, spread = float(np.mean(influence, axis=0).var()) / n, area * (1 - area)
+    smallest = int(sides.min())
     if smallest < FEW:
-        sizes = [(int(b.sum()), int((~b).sum())) for b in labels]
-        each = [_hanley(_drawn_in(a, min(size)), *size) for a, size in zip(areas, sizes, strict=True)]
-        variance = max(variance, sum(each) / len(each) ** 2)
+        sizes = zip(labels.sum(1).tolist(), (~labels).sum(1).tolist(), strict=True)
+        least = [
+            _hanley(_drawn_in(a, min(size)), *size) if min(size) < FEW else 0.0
+            for a, size in zip(areas, sizes, strict=True)
+        ]
+        each = np.maximum(each, least)
+        variance = max(variance, float(each.sum()) / m**2)
         spread = max(spread, (drawn := _drawn_in(area, smallest)) * (1 - drawn))
     effective = float(np.clip(spread / variance, 1, n)) if variance > 0 else smallest
-    if smallest > 1:
-        low, high = _wilson(area, effective, float(stats.t.ppf((1 + level) / 2, smallest - 1)))
-    else:
-        low, high = 0.0, 1.0
-    return Estimate("AUROC", area, low, high, level, n, "Wilson with DeLong's variance")
+    degrees = each.sum() ** 2 / (each**2 / (sides - 1)).sum() if each.any() else smallest - 1
+    return _wilson(area, effective, float(stats.t.ppf((1 + level) / 2, degrees)))
 
 
 def _hanley(area: float, positives: int, negatives: int) -> float:
