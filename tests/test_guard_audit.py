@@ -176,24 +176,18 @@ def test_members_are_hidden_from_records_the_guard_has_not_seen():
     assert judged["guarantee"] is None
 
 
+def typed(folder, **changes):
+    """The plan of what was typed."""
+    options = {
+        "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "width": 8,
+        "settings": {"loss": "mmd", "epochs": 3}, "train": None, "public": None, "trials": 100, "rehearsals": 100,
+        "seeds": 1, "folder": folder,
+    }  # fmt: skip
+    return from_document(requested("adult", **options | changes))
+
+
 def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
-    document = requested(
-        "adult",
-        label=None,
-        secret="sex",
-        against="attribute",
-        drop=[],
-        lams=[0.0, 0.5],
-        settings={"loss": "mmd"},
-        width=8,
-        train=None,
-        public=None,
-        trials=100,
-        rehearsals=100,
-        seeds=1,
-        folder=tmp_path,
-    )
-    plan = from_document(document)
+    plan = typed(tmp_path, lams=[0.0, 0.5])
     assert [c.game["guard"]["lam"] for c in plan.cell] == [0.0, 0.5]
     assert plan.cell[0].data["without"] == ["sex"]
     assert [c.game["baselines"] for c in plan.cell] == [True, False]
@@ -202,47 +196,15 @@ def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
 @pytest.mark.parametrize("against", ["attribute", "property", "membership", "reconstruction"])
 def test_every_secret_that_can_be_typed_becomes_a_plan(against, tmp_path):
     column = "sex" if against in ("attribute", "property") else None
-    document = requested(
-        "adult",
-        label=None,
-        secret=column,
-        against=against,
-        drop=[],
-        lams=[0.5],
-        settings={"loss": "prior", "epochs": 1},
-        width=4,
-        train=300,
-        public=300,
-        trials=50,
-        rehearsals=50,
-        seeds=1,
-        folder=tmp_path,
-    )
-    (cell,) = from_document(document).cell
+    settings = {"loss": "prior", "epochs": 1}
+    (cell,) = typed(tmp_path, secret=column, against=against, settings=settings).cell
     audit = construct(cell.game, "audit")
     assert [(secret, name) for secret, name, _ in audit.asked()] == [(against, column)]
     assert len(audit.estimators) == (2 if against == "attribute" else 0)
 
 
 def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
-    document = requested(
-        "adult",
-        label=None,
-        secret="sex",
-        against="attribute",
-        drop=[],
-        lams=[0.5],
-        settings={"loss": "mmd", "epochs": 3},
-        width=4,
-        train=None,
-        public=None,
-        trials=100,
-        rehearsals=100,
-        seeds=1,
-        folder=tmp_path,
-        beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"],
-    )
-    plan = from_document(document)
+    plan = typed(tmp_path, width=4, beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
     first, *others = (construct(cell.game["guard"], "guard") for cell in plan.cell)
     plain = Unguarded(encoder=TableEncoder((64, 4)), epochs=3)
     assert others == [
@@ -256,12 +218,15 @@ def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
 
 
 def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it(tmp_path):
-    options = {
-        "label": None, "secret": None, "against": "membership", "drop": [], "lams": [0.0, 0.9], "width": 8,
-        "settings": {"loss": "prior", "epochs": 2}, "train": 300, "public": 300, "trials": 100, "rehearsals": 100,
-        "seeds": 1, "folder": tmp_path, "beside": ["Inf2Guard:loss='clip'", "Distilled"], "equal": "privacy",
-    }  # fmt: skip
-    *_, first, second = from_document(requested("adult", **options)).cell
+    *_, first, second = typed(
+        tmp_path,
+        secret=None,
+        against="membership",
+        lams=[0.0, 0.9],
+        settings={"loss": "prior", "epochs": 2},
+        beside=["Inf2Guard:loss='clip'", "Distilled"],
+        equal="privacy",
+    ).cell
     tuned, distilled = (construct(cell.game["guard"], "guard") for cell in (first, second))
     assert (tuned.guard.secret, tuned.guard.loss, tuned.like.lam) == ("membership", "clip", 0.9)
     assert (distilled.kind, distilled.to, distilled.secret) == ("Distilled", "privacy", "membership")
@@ -300,12 +265,8 @@ def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
     ],
 )
 def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):
-    options = {
-        "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "settings": {}, "width": 8,
-        "train": None, "public": None, "trials": 100, "rehearsals": 100, "seeds": 1, "folder": tmp_path,
-    } | changes  # fmt: skip
     with pytest.raises((ArgumentError, DataError), match=words):
-        requested("adult", **options)
+        typed(tmp_path, **changes)
 
 
 def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
