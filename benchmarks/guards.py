@@ -24,6 +24,7 @@ import torch
 from leakscope.dataset import Dataset
 from leakscope.guards.baselines import DPFE, AdversarialTraining
 from leakscope.guards.batches import Seen
+from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard
 from leakscope.guards.encoder import represented
 from leakscope.guards.inf2guard import Inf2Guard, assembled
@@ -104,6 +105,7 @@ CALLED: dict[str, Callable[..., object]] = {
     "DPFE": DPFE("u", plain=PLAIN),
     "AdvReg": AdvReg(plain=PLAIN),
     "NeuGuard": NeuGuard(alpha=1.0, beta=1.0, plain=PLAIN),
+    "Distilled, 25 models": Distilled(epochs=3, plain=PLAIN),
     "DP-SGD (Opacus)": DPSGDGuard(noise=1.0, plain=PLAIN),
     "DP-SGD with a guard": DPSGDGuard(noise=1.0, plain=PLAIN, guard=Inf2Guard("attribute", "u", steps=1)),
 }
@@ -114,7 +116,7 @@ def called(guard: Callable[..., object], *, repeats: int) -> float:
     rng = seeded(0)
     x, codes = torch.randn(2_560, 90, generator=rng), torch.arange(2_560) % 2
     data = Dataset(x, codes, {"u": codes.roll(1)})
-    members = isinstance(guard, AdvReg | NeuGuard) or getattr(guard, "secret", "") == "membership"
+    members = isinstance(guard, AdvReg | NeuGuard | Distilled) or getattr(guard, "secret", "") == "membership"
     others = data if members else None
     costs = []
     for _ in range(repeats):

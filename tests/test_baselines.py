@@ -552,6 +552,13 @@ class Known:
         return self.guard(data, rng, others=others, progress=progress)
 
 
+def test_a_search_over_epsilon_leaves_none_to_be_said():
+    guard = Tuned(DPSGDGuard(plain=PLAIN), Known("sex", DPEncoder(plain=PLAIN)), values=(8.0, 1.0))
+    about = guard(table(), seeded(0)).encoder.about
+    assert about["epsilon"] is None
+    assert about["tuned"]["value"] in (8.0, 1.0)
+
+
 def test_a_strength_has_the_kind_of_number_that_its_guard_takes():
     guard = Tuned(Unguarded(), Inf2Guard("attribute", "sex"), values=(6.0, 2.0))
     assert guard.at(6.0) == Unguarded(epochs=6)

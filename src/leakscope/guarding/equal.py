@@ -88,7 +88,7 @@ class Tuned:
     ``guard`` is given the strength, of those in ``values`` (its usual ones if there are none), at which its
     utility, or the attack on it, is nearest to that of ``like``, ``to`` either. All are measured on a third
     of the guard's own records, on which no number is reported, after training on the others. The guard at
-    that strength is then trained on all.
+    that strength is then trained on all. An epsilon of its own would not count the search, so none is said.
     """
 
     guard: Guard
@@ -143,6 +143,7 @@ class Tuned:
         )
         made = guard(data, rng, others=others, progress=progress)
         about = {**made.encoder.about, "tuned": found | {"strength": STRENGTHS[self.kind][0]}}
+        about |= {"epsilon": None} if "epsilon" in about else {}
         return replace(made, encoder=replace(made.encoder, about=about))
 
 
