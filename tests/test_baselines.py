@@ -134,7 +134,7 @@ def test_a_baseline_repeats_and_comes_back_from_its_folder(guard, tmp_path):
     assert same(found, again)
     assert len(found.history) == PLAIN.epochs
     plain = PLAIN(data, seeded(3), others=others).encoder
-    assert not torch.equal(found.encoder(data.x), plain(data.x))
+    assert not torch.equal(found.encoder(data.x, key=0), plain(data.x))
     loaded = load_encoder(found.encoder.save(tmp_path))
     assert torch.equal(loaded(data.x, key=7), found.encoder(data.x, key=7))
     assert loaded.about == json.loads(json.dumps(found.encoder.about))
@@ -563,6 +563,11 @@ def test_a_strength_has_the_kind_of_number_that_its_guard_takes():
     guard = Tuned(Unguarded(), Inf2Guard("attribute", "sex"), values=(6.0, 2.0))
     assert guard.at(6.0) == Unguarded(epochs=6)
     assert isinstance(guard.at(6.0).epochs, int)
+
+
+def test_no_strength_is_tried_that_its_guard_cannot_have():
+    guard = Tuned(Distilled(1, models=3, plain=PLAIN), Inf2Guard("attribute", "sex"))
+    assert [guard.at(value).without for value in guard.usual] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("name", STRENGTHS)

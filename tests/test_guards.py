@@ -17,7 +17,7 @@ from leakscope.defenses.training import discrepancy
 from leakscope.errors import ArgumentError, DataError
 from leakscope.guards import losses
 from leakscope.guards.batches import Seen, Source, Subsets, aggregated
-from leakscope.guards.encoder import Perturbation, load_encoder
+from leakscope.guards.encoder import Encoder, Perturbation, load_encoder
 from leakscope.guards.inf2guard import Guards, Inf2Guard, assembled
 from leakscope.guards.networks import reader
 from leakscope.guards.trainer import Phi, auroc
@@ -210,7 +210,7 @@ def test_a_guard_of_noise_and_means_hides_a_secret_that_plain_training_shows():
     hidden = Inf2Guard("attribute", "sex", lam=0.5, loss="mean", **settings)(data, seeded(0))
     plain = Inf2Guard("attribute", "sex", lam=0.0, utility="autoencoder", **settings)(data, seeded(0))
     assert hidden.history[-1]["auroc"] < 0.65 < 0.85 < plain.history[-1]["auroc"]
-    right = hidden.encoder.logits(data.x).argmax(1) == data.y
+    right = hidden.encoder.logits(data.x, key=0).argmax(1) == data.y
     assert float(right.float().mean()) > 0.8
 
 
@@ -267,8 +267,8 @@ def test_one_encoder_can_be_guarded_against_several_secrets_at_once():
 def test_images_have_representations_that_are_images():
     guard = Inf2Guard("reconstruction", encoder=ImageEncoder(2), epochs=1, batch=16, perturbation="learned")
     found = guard(images(), seeded(0)).encoder
-    assert found(images().x).shape == (48, 2, 8, 8)
-    assert found.logits(images().x).shape == (48, 2)
+    assert found(images().x, key=0).shape == (48, 2, 8, 8)
+    assert found.logits(images().x, key=0).shape == (48, 2)
 
 
 def test_early_stopping_keeps_the_epoch_that_was_best_on_held_records():
@@ -311,15 +311,23 @@ def test_noise_has_the_standard_deviation_it_was_asked_for(kind):
     assert abs(float(frozen.mean())) < 0.05
 
 
+def test_noise_needs_a_key_that_somebody_chose_or_fresh_draws():
+    encoder = Encoder(nn.Identity(), {}, Perturbation("gaussian", 1.0))
+    with pytest.raises(ArgumentError, match="needs key, a number that you keep to yourself"):
+        encoder(torch.zeros(2, 3))
+    assert encoder(torch.zeros(2, 3), key=5).shape == (2, 3)
+    assert torch.equal(Encoder(nn.Identity(), {})(torch.zeros(2, 3)), torch.zeros(2, 3))
+
+
 def test_a_record_has_one_frozen_draw_that_depends_on_it_and_on_the_key():
     guard = Inf2Guard("attribute", "sex", epochs=1, perturbation="gaussian", normed=True, **SMALL)
     data = table()
     encoder = guard(data, seeded(0)).encoder
-    released = encoder(data.x)
+    released = encoder(data.x, key=0)
     draws = encoder.perturbation.frozen(data.x, released, 0)
     flipped = encoder.perturbation.frozen(data.x.flip(0), released, 0).flip(0)
     assert torch.equal(draws, flipped)  # wherever it stands in a batch
-    assert torch.equal(encoder(data.x), released)
+    assert torch.equal(encoder(data.x, key=0), released)
     clean = replace(encoder, perturbation=Perturbation())(data.x)
     assert torch.equal(clean + draws, released)
     assert len({tuple(row.tolist()) for row in draws}) == len(data)
@@ -343,7 +351,7 @@ def test_an_encoder_comes_back_from_its_folder_bit_for_bit(guard, tmp_path):
     assert torch.equal(again(data.x, key=7), encoder(data.x, key=7))
     assert (again.head is None) == (encoder.head is None)
     if encoder.head is not None:
-        assert torch.equal(again.logits(data.x), encoder.logits(data.x))
+        assert torch.equal(again.logits(data.x, key=7), encoder.logits(data.x, key=7))
     assert again.about == json.loads(json.dumps(encoder.about))
 
 

@@ -681,3 +681,21 @@ def test_the_same_results_give_the_same_page_in_any_order():
     results = [*sweep(), guarded(seed=1), guarded(name="loans"), guarded(told(0.9), guard={"loss": "prior"})]
     assert page(results) == page(json.loads(json.dumps(results)))
     assert page(results) == page(results[::-1])
+
+
+@pytest.mark.parametrize(
+    ("reached", "name"), [(True, "DPEncoder at equal utility"), (False, "DPEncoder nearest in utility")]
+)
+def test_a_tuned_guard_says_how_near_it_came(reached, name):
+    found = {
+        "strength": "scale",
+        "value": 0.5,
+        "target": 0.8,
+        "measured": {"value": 0.81, "low": 0.79, "high": 0.83},
+        "reached": reached,
+    }
+    tuned = {"name": "Tuned", "guard": {"name": "DPEncoder"}, "to": "utility", "lam": None, "loss": None}
+    text = words(guarded(lam=0.5), guarded(lam=None, guard=tuned, tuned=found))
+    assert name in text
+    assert "Tuned to scale 0.5, measured 0.810 (0.790 to 0.830) where 0.800 was sought" in text
+    assert ("which was not reached" in text) == (not reached)

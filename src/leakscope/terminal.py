@@ -29,7 +29,8 @@ def catalogued() -> None:
 
     for title, role in [
         ("Games", "game"), ("Attacks", "attack"), ("Heads", "head"), ("Reductions", "reduction"),
-        ("Defenses", "defense"), ("Models", "model"), ("Measures", "measure"),
+        ("Defenses", "defense"), ("Guards", "guard"), ("Encoders", "encoder"), ("Models", "model"),
+        ("Measures", "measure"),
     ]:  # fmt: skip
         listed(title, {name: entry.line for name, entry in roles(role).items()})
     listed("Data", DATA)

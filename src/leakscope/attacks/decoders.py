@@ -241,5 +241,5 @@ def _shape(knowledge: Knowledge) -> torch.Size:
     """The shape of one record's representation, which releases have flat."""
     channel, game = knowledge.channel, knowledge.game
     if isinstance(channel, RepresentationChannel) and isinstance(game, Reconstruction):
-        return channel.encoder(game.data.x[:1]).shape[1:]
+        return channel.encoder(game.data.x[:1], key=0).shape[1:]
     return torch.Size((1,))

@@ -281,7 +281,7 @@ def _in_shape(knowledge: Knowledge) -> Callable[[View], Tensor]:
     some = data if isinstance(data, Dataset) else others
     shape = torch.Size((-1,))
     if isinstance(channel, RepresentationChannel) and isinstance(some, Dataset):
-        shape = channel.encoder(some.x[:1]).shape[1:]
+        shape = channel.encoder(some.x[:1], key=0).shape[1:]
     return lambda view: released(view.releases[0]).unflatten(1, shape)
 
 

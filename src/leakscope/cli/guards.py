@@ -70,7 +70,8 @@ def guard(
     equal: Annotated[
         str | None,
         options.option(
-            "Give those beside it the strength at which they are as useful, or as private, as it is.",
+            "Give those beside it the strength at which they are as useful, or as private, as it is at the "
+            "last lambda.",
             click_type=click.Choice(("utility", "privacy")),
         ),
     ] = None,

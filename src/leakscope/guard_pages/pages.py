@@ -55,7 +55,9 @@ class Setting:
         parts = self.guard.get("guards")
         whole = [str(self.guard.get("name") or "guard")]
         if whole == ["Tuned"] and isinstance(inner := self.guard.get("guard"), dict):
-            whole = [str(inner.get("name") or "guard"), "at equal", str(self.guard.get("to") or "utility")]
+            aim = str(self.guard.get("to") or "utility")
+            missed = any(found.get("reached") is False for found in self._found)
+            whole = [str(inner.get("name") or "guard"), "nearest in" if missed else "at equal", aim]
         if isinstance(parts, list | tuple):
             hidden = (str(part.get("column") or part.get("secret")) for part in parts if part)
             whole.append(f"of {' and '.join(hidden)}")
@@ -69,9 +71,18 @@ class Setting:
 
     @property
     def tuned(self) -> str:
-        """The strength that made it equal to another guard, of every run, where that was asked."""
-        found = [run["guarding"].get("tuned") or {} for run in self.runs]
-        return ", ".join(f"{one['strength']} {one['value']:g}" for one in found if "strength" in one)
+        """The strength nearest to another guard's utility or privacy, of every run, where that was asked."""
+        return "; ".join(
+            f"{one['strength']} {one['value']:g}, measured {one['measured']['value']:.3f} "
+            f"({one['measured']['low']:.3f} to {one['measured']['high']:.3f}) where {one['target']:.3f} was "
+            f"sought{'' if one['reached'] else ', which was not reached'}"
+            for one in self._found
+        )
+
+    @property
+    def _found(self) -> list[Json]:
+        told = (run["guarding"].get("tuned") for run in self.runs)
+        return [one for one in told if isinstance(one, dict)]
 
     @property
     def label(self) -> str:

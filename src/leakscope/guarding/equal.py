@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
@@ -119,6 +120,12 @@ class Tuned:
         """See `secret`."""
         return getattr(self.like, "column", None)
 
+    @property
+    def usual(self) -> tuple[float, ...]:
+        """The strengths that are tried, weakest first."""
+        most = getattr(self.guard, "models", math.inf)  # Distilled leaves a record to one model at least
+        return tuple(value for value in STRENGTHS[self.kind][1] if value < most)
+
     def at(self, value: float) -> Guard:
         """The guard at a strength."""
         made: Any = self.guard
@@ -137,7 +144,7 @@ class Tuned:
         order = torch.randperm(len(data), generator=rng)
         fit, held = (data.take(rows) for rows in order.tensor_split([2 * len(data) // 3]))
         trial = Trial(fit, held, held, self.secret, self.column, trials=1_000, rehearsals=2_000)
-        values = self.values or STRENGTHS[self.kind][1]
+        values = self.values or self.usual
         guard, found = tuned(
             self.at, values, trial, to=self.to, target=self.like, seed=integer(rng), others=others
         )

@@ -107,9 +107,9 @@ class Encoder:
                 net.eval().requires_grad_(False)
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, *, rng: torch.Generator | None = None, key: int = 0) -> Tensor:
-        """Representations (n, ...) as they are released: with one frozen draw for each record, or fresh
-        ones from ``rng``."""
+    def __call__(self, x: Tensor, *, rng: torch.Generator | None = None, key: int | None = None) -> Tensor:
+        """Representations (n, ...) of records (n, ...) as they are released: with one draw for each record,
+        frozen by ``key``, which whoever knows it can take off again, or fresh ones from ``rng``."""
         shape = tuple(self.about.get("shape", x.shape[1:]))
         if tuple(x.shape[1:]) != shape:
             raise ArgumentError(
@@ -117,15 +117,23 @@ class Encoder:
             )
         return torch.cat([self._released(part, rng, key) for part in x.split(BLOCK)])
 
-    def _released(self, x: Tensor, rng: torch.Generator | None, key: int) -> Tensor:
+    def _released(self, x: Tensor, rng: torch.Generator | None, key: int | None) -> Tensor:
         r = represented(self.network, x, normed=self.normed)
         if self.perturbation.silent:
             return r
-        draws = self.perturbation.frozen(x, r, key) if rng is None else self.perturbation.draws(r, rng)
+        if rng is not None:
+            draws = self.perturbation.draws(r, rng)
+        elif key is not None:
+            draws = self.perturbation.frozen(x, r, key)
+        else:
+            raise ArgumentError(
+                "this encoder adds noise and needs key, a number that you keep to yourself and give in every "
+                "release alike, or rng for fresh draws, got neither."
+            )
         return r + self.perturbation.delta(draws)
 
     @torch.no_grad()
-    def logits(self, x: Tensor, *, rng: torch.Generator | None = None, key: int = 0) -> Tensor:
+    def logits(self, x: Tensor, *, rng: torch.Generator | None = None, key: int | None = None) -> Tensor:
         """The task head's logits (n, classes), from representations as they are released."""
         if self.head is None:
             raise ArgumentError(

@@ -72,10 +72,10 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     """Area under the ROC curve, one-vs-rest and macro-averaged for more than two values.
 
     Interval: Wilson's, with the effective number of trials that DeLong's variance implies, at most the
-    number of trials, and Student's t in place of the normal, whose degrees are Welch's over the values. A
-    value of fewer than 50 trials tells little of its own spread: there the variance is at least Hanley and
-    McNeil's (1982). Of one of two values with one trial, and of one of several with fewer than four, nothing
-    is known: its area is between 0 and 1."""
+    number of trials. A value of fewer than 50 trials tells little of its own spread: there the variance is at
+    least Hanley and McNeil's (1982), and Student's t, with Welch's degrees, takes the place of the normal. Of
+    one of two values with one trial, and of one of several with fewer than four, nothing is known: its area
+    is between 0 and 1."""
     scores, labels = one_vs_rest(transcript)
     areas, influence = zip(*(_area(s, b) for s, b in zip(scores, labels, strict=True)), strict=True)
     n, m, area = labels.shape[1], len(labels), float(np.mean(areas))
@@ -83,9 +83,8 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     known = [i for i in range(m) if sides[i] >= (2 if m == 1 else RARE)]
     low, high = _limits([areas[i] for i in known], [influence[i] for i in known], labels[known], level)
     share = len(known) / m
-    return Estimate(
-        "AUROC", area, share * low, share * high + 1 - share, level, n, "Wilson with DeLong's variance"
-    )
+    method = "Wilson with DeLong's variance" + (" and Student's t" if sides.min() < FEW else "")
+    return Estimate("AUROC", area, share * low, share * high + 1 - share, level, n, method)
 
 
 def _limits(
@@ -109,6 +108,8 @@ def _limits(
         variance = max(variance, float(each.sum()) / m**2)
         spread = max(spread, (drawn := _drawn_in(area, smallest)) * (1 - drawn))
     effective = float(np.clip(spread / variance, 1, n)) if variance > 0 else smallest
+    if smallest >= FEW:
+        return _wilson(area, effective, float(stats.norm.ppf((1 + level) / 2)))
     degrees = each.sum() ** 2 / (each**2 / (sides - 1)).sum() if each.any() else smallest - 1
     return _wilson(area, effective, float(stats.t.ppf((1 + level) / 2, degrees)))
 
