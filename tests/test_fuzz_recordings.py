@@ -213,7 +213,7 @@ def saved(folder: Path) -> list[Path]:
 def test_a_broken_encoder_is_read_or_refused_in_one_sentence(tmp_path):
     whole = {}
     for folder in saved(tmp_path):
-        load_encoder(folder)(torch.zeros(2, *load_encoder(folder).about["shape"]))
+        load_encoder(folder)(torch.zeros(2, *load_encoder(folder).about["shape"]), key=0)
         whole[folder] = (
             json.loads((folder / "encoder.json").read_text()),
             (folder / "encoder.safetensors").read_bytes(),
@@ -229,7 +229,7 @@ def test_a_broken_encoder_is_read_or_refused_in_one_sentence(tmp_path):
         def used():
             found = load_encoder(folder)
             x = torch.zeros(2, *found.about["shape"])
-            _ = found(x), found.logits(x) if found.head is not None else None
+            _ = found(x, key=0), found.logits(x, key=0) if found.head is not None else None
 
         works_or_says_why(used)
 
