@@ -1,5 +1,6 @@
 # make audit   set everything up in .venv and audit the Adult data that ships with the package
 # make test    set everything up and run lint, format check, type check and the whole suite
+# make soak    kill a sweep twenty times; it takes minutes
 # make docs    set everything up and build the documentation into site/
 
 PYTHON ?= python3.11
@@ -7,13 +8,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FILES  := src tests benchmarks examples docs
 
-.PHONY: audit test check docs bench clean
+.PHONY: audit test soak check docs bench clean
 
 audit: $(VENV)/.core
 	$(BIN)/leakscope audit adult
 
 test: $(VENV)/.dev check
 	$(BIN)/python -m pytest -n 2
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest -m soak
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(FILES)
@@ -31,6 +35,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/federation.py
 	$(BIN)/python benchmarks/guards.py
 	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/golden.py
 	$(BIN)/python benchmarks/peers
 
 $(VENV)/.core: pyproject.toml constraints.txt

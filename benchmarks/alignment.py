@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope import gradients
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
 from leakscope.gradients.aligned import PASS
 from leakscope.models import MLP, AlexNet, LeNet
 

@@ -28,7 +28,7 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.experiment import measure
+from leakscope.audits.inference.audit import measure
 from leakscope.models import build
 from leakscope.training import fit
 

@@ -15,7 +15,7 @@ import time
 import torch
 
 from leakscope import DPSGD, MLP, Dataset, Defense, GradientChannel, Pruning, Sign, seeded
-from leakscope.dataset import Batch
+from leakscope.core.dataset import Batch
 from leakscope.models import build, parameters
 
 DEFENSES = {"Pruning(0.99)": Pruning(0.99), "Sign()": Sign(), "DPSGD(2, 0.1)": DPSGD()}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope import Dataset, Defense, seeded
-from leakscope.rng import initialised
+from leakscope.core.rng import initialised
 from leakscope.training import Local, federate
 from leakscope.training.local import Task, alone, together
 from leakscope.training.step import Step, state

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope import gradients
-from leakscope.core import flatten
+from leakscope.core.nouns import flatten
 
 RECORDS = 1_000
 TARGETS = {

@@ -21,7 +21,8 @@ from collections.abc import Callable
 
 import torch
 
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
+from leakscope.core.rng import seeded
 from leakscope.guards.baselines import DPFE, AdversarialTraining
 from leakscope.guards.batches import Seen
 from leakscope.guards.distilled import Distilled
@@ -32,7 +33,6 @@ from leakscope.guards.membership_baselines import AdvReg, NeuGuard
 from leakscope.guards.plain import Unguarded
 from leakscope.guards.trainer import Alternation
 from leakscope.models.encoders import ImageEncoder, TableEncoder
-from leakscope.rng import seeded
 
 NOISE = {"perturbation": "gaussian", "normed": True}
 WIDE = TableEncoder((256, 128))

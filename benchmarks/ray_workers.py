@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from leakscope import sweep
-from leakscope.engines import Engine, chosen
-from leakscope.plan import parse
+from leakscope.run import sweep
+from leakscope.run.engines import Engine, chosen
+from leakscope.run.plan import parse
 
 PLAN = """
 seeds = {seeds}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import Dataset, GradientChannel, Knowledge, Release, Transcript, View, load, seeded
-from leakscope.attacks.closed_form import Attempt, Seen, labels_of
+from leakscope.attacks.closed_form import Attempt, SeenLayer, labels_of
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
 from leakscope.games import Reconstruction
 from leakscope.measures.fidelity import matched, ssim, trivial
@@ -95,12 +95,12 @@ def labels(data: Dataset, *, quick: bool) -> Iterator[str]:
     for kind in (SigmoidNet(), LeNet()):
         for seed in SEEDS:
             one = case(data, kind, seed, images=n)
-            right = labels_of(Seen.of(one.knowledge, one.view), "labels") == one.view.public["labels"]
+            right = labels_of(SeenLayer.of(one.knowledge, one.view), "labels") == one.view.public["labels"]
             yield f"label rule, {type(kind).__name__}, batch 1, seed {seed}: " + str(
                 proportion("right", int(right.sum()), n)
             )
             four = case(data, kind, seed, images=n, batch=4)
-            found = labels_of(Seen.of(four.knowledge, four.view), "labels").sort(1).values
+            found = labels_of(SeenLayer.of(four.knowledge, four.view), "labels").sort(1).values
             told = four.view.public["labels"]
             assert isinstance(told, Tensor)
             whole = (found == told.sort(1).values).all(1)

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev
 from torch.nn import functional as F
 
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
 from leakscope.gradients import per_record
 from leakscope.gradients.jacobian import entries, probed
 from leakscope.models import LeNet, parameters

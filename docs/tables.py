@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from leakscope import published
-from leakscope.errors import DataError
+from leakscope.core.errors import DataError
+from leakscope.run import published
 
 TABLE = re.compile(r"<!-- table (\S+) ([^\s:]+)(?:: (.+?))? -->")
 VALUE = re.compile(r"\{\{ (\S+) ([^\s:]+): (.+?) \}\}")

@@ -173,13 +173,6 @@ class Page:
     def pdf(self) -> bytes:
         return base64.b64decode(self.call("Page.printToPDF", PAPER)["data"])
 
-    def picture(self) -> bytes:
-        """A PNG of the whole page."""
-        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 16_000), "scale": 1}
-        shot = {"format": "png", "captureBeyondViewport": True, "clip": clip}
-        return base64.b64decode(self.call("Page.captureScreenshot", shot)["data"])
-
     @property
     def requests(self) -> list[str]:
         """Every address that was asked for."""

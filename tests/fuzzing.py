@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisWarning
 
-from leakscope.errors import LeakscopeError
+from leakscope.core.errors import LeakscopeError
 
 TIMES = int(os.environ.get("LEAKSCOPE_FUZZ", "1"))  # how many times the cases below are run
 CASES: Mapping[str, int] = MappingProxyType(
@@ -35,7 +35,7 @@ CASES: Mapping[str, int] = MappingProxyType(
         "texts for encoders": 50,
         "results that are loaded": 300,
         "folders that are reported": 100,
-        "results that are reported": 200,
+        "results that are reported": 150,
     }
 )
 JUNK = (

@@ -4,46 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from builders import MODELS, problem
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.gradients import aligned, alignment, per_record
-
-
-def conv(*args, **kwargs):
-    return nn.Sequential(
-        nn.Conv2d(*args, **kwargs),
-        nn.ReLU(inplace=True),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.LazyLinear(3),
-    )
-
-
-MODELS = {
-    "linear": (lambda: nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3, bias=False)), (6,)),
-    "sequence": (lambda: nn.Sequential(nn.Linear(4, 5), nn.Flatten(), nn.Linear(15, 3)), (3, 4)),
-    "convolution": (lambda: conv(3, 6, 3, padding=1), (3, 7, 7)),
-    "stride and dilation": (lambda: conv(4, 6, 3, stride=2, dilation=2, padding=2), (4, 9, 9)),
-    "groups": (lambda: conv(4, 6, 3, groups=2, bias=False), (4, 6, 6)),
-    "wide, few positions": (lambda: conv(12, 30, 3), (12, 4, 4)),
-    "conv1d": (lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(), nn.Linear(16, 3)), (2, 6)),
-    "norms": (
-        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.Linear(8, 3)),
-        (6,),
-    ),
-}
-
-
-def problem(name: str, n: int = 11):
-    make, shape = MODELS[name]
-    torch.manual_seed(0)
-    model, x = make().double(), torch.randn(n, *shape, dtype=torch.float64)
-    model(x[:2])
-    params = {key: value.detach() for key, value in model.named_parameters()}
-    direction = {key: torch.randn_like(value) for key, value in params.items()}
-    return model, params, x, torch.arange(n) % 3, direction
 
 
 @pytest.mark.parametrize("name", MODELS)

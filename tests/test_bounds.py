@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, optimize, special, stats
 
-from leakscope import bounds
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
+from leakscope.measures import bounds
 
 AXIS = np.linspace(-30, 30, 20_001)
 

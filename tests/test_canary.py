@@ -21,11 +21,11 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.canary import craft, sampled, simulated
-from leakscope.epsilon import gaussian_epsilon
-from leakscope.errors import ArgumentError
+from leakscope.audits.mechanism.audit import play_audit
+from leakscope.audits.mechanism.canary import craft, sampled, simulated
+from leakscope.core.errors import ArgumentError
 from leakscope.gradients import per_record
-from leakscope.judged import played
+from leakscope.measures.epsilon import gaussian_epsilon
 from leakscope.models import build, parameters
 
 
@@ -136,11 +136,11 @@ def test_an_audit_reports_the_guarantee_beside_what_it_certified(world):
     audit = AttributeAudit("kind", steps=20)
     defense = DPSGD(1.0, 0.5)
     record = audit.record(model, parameters(model), data, clip=1.0, rng=seeded(11))
-    found = played(audit, record, defense, trials=4_000, rng=seeded(12))
-    assert found["any"]["low"] <= found["gaussian"]["low"] <= found["exact"]
-    assert found["exact_added"] <= found["exact"]
-    assert sum(found["histogram"]["h0"]) + sum(found["histogram"]["h1"]) == 4_000
-    assert len(found["histogram"]["edges"]) == len(found["histogram"]["h0"]) + 1
+    found = play_audit(audit, record, defense, trials=4_000, rng=seeded(12))
+    assert found.certified.low <= found.gaussian.low <= found.exact
+    assert found.exact_added <= found.exact
+    assert sum(found.histogram.h0) + sum(found.histogram.h1) == 4_000
+    assert len(found.histogram.edges) == len(found.histogram.h0) + 1
 
 
 def test_what_cannot_be_audited_is_refused(world):

@@ -9,25 +9,26 @@ import shutil
 import subprocess
 
 import pytest
-import test_report_guards as guards
-import test_report_layers as layers
-import test_report_membership as membership
+from builders import HOSTILE, Tags, fail, game, golden, keep, measure
 from chromium import Chromium, program
-from test_report import Tags, failed, grid, hostile
-from test_report_defenses import audit, setting
 
-from leakscope import comparison, overview, report, store
+from leakscope.core import files
+from leakscope.report import comparison, overview
+from leakscope.report.page import write
+from leakscope.results.compare import read
+from leakscope.results.result import FORMAT
 
-PLAN = 'name = "Audit"\n\n[[cell]]\ndata = {name = "adult"}\ngame = {name = "Inference", secret = "sex"}\n'
-KINDS = {
-    "games": lambda: [*grid(3), setting({"name": "Sign"}), setting({"name": "Noise", "std": 0.1}), failed()],
-    "audits": lambda: [audit(), audit(crafted=False, low=1.2), membership.federation()],
-    "layers": lambda: [layers.localisation()],
-    "guards": lambda: [*guards.sweep(), guards.guarded(guards.rebuilt(), name="cifar10")],
-    "hostile": hostile,
+RUNS = {  # of every kind a real tiny cell, and those of the first format: several seeds, cells and parts
+    "games": lambda: [measure("game"), measure("share"), *golden("inference"), fail(game("race"))],
+    "audits": lambda: [measure("canary"), measure("members"), *golden("mechanism"), *golden("membership")],
+    "layers": lambda: [measure("layers"), *golden("layers")],
+    "guards": lambda: [measure("guard"), *golden("guards")],
+    "hostile": lambda: [game(HOSTILE, id=HOSTILE, defense={"name": HOSTILE}), fail(game(HOSTILE), HOSTILE)],
 }
-PAGES = [*KINDS, "comparison", "summary"]
-PRINTED = 718  # CSS pixels: what A4 leaves between the margins that Chromium prints with
+PAGES = [*RUNS, "comparison", "summary"]
+PRINTED = {"A4": 718, "Letter": 740}  # CSS pixels between the margins that Chromium prints with
+WIDER = "html { font-size: 16px !important } * { font-family: monospace !important; letter-spacing: %sem !important; }"
+FONTS = {"own": "", "monospace": WIDER % 0, "spaced": WIDER % 0.12}
 
 pytestmark = pytest.mark.skipif(program() is None, reason="no Chromium is installed here")
 
@@ -62,29 +63,32 @@ WIDE = """[...document.querySelectorAll("table, svg, figure, p, li, pre, img")].
   node.checkVisibility() && node.getBoundingClientRect().right > document.documentElement.clientWidth + 1
   && !node.closest("svg *") %s).map((node) => node.outerHTML.slice(0, 120))"""
 
-
+BROKEN = """[...document.querySelectorAll("td")].flatMap((cell) => {
+  const found = [], walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) for (const number of walker.currentNode.data.matchAll(/(?<![\\w=(])[−\\d](?:[\\d.,]*\\d)?%?/g)) {
+    const range = document.createRange();
+    range.setStart(walker.currentNode, number.index);
+    range.setEnd(walker.currentNode, number.index + number[0].length);
+    if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) found.push(number[0]);
+  }
+  return found;
+})"""  # numbers that go on in the next line, where they read as two
+LOW = """[...document.querySelectorAll(".wide")].filter((n) => n.scrollHeight > n.clientHeight + 1)
+  .map((n) => n.textContent.slice(0, 80))"""  # boxes that hide the end of what is in them
 SCROLLED = """[...document.querySelectorAll(".wide:has(> .stack)")].filter((n) => n.scrollWidth > n.clientWidth)
   .map((n) => n.textContent.slice(0, 80))"""  # tables that are to stand one cell below the other on a phone
-
-
-def folder(path, results):
-    """A results folder with its report, as a run leaves it."""
-    store.write(path / "plan.toml", PLAN)
-    for i, one in enumerate(results):
-        store.save(path, {**one, "key": f"{i:016x}"})
-    report.write(path)
-    return path
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """Every page by its name, on disk."""
     root = tmp_path_factory.mktemp("pages")
-    found = {name: folder(root / name, make()) / "report.html" for name, make in KINDS.items()}
-    pruned = [setting({"name": "Sign"}, advantage=0.4), setting(advantage=0.6), failed("race")]
-    other = folder(root / "pruned", pruned)
-    store.write(root / "comparison.html", comparison.render(comparison.read(root / "games", other)))
-    overview.write([*(root / name for name in KINDS), other, root / "no such folder"], root / "summary.html")
+    for name, make in RUNS.items():
+        keep(root / name, [one.model_copy(update={"format": FORMAT}) for one in make()], name=name)
+    found = {name: write(root / name) for name in RUNS}
+    pruned = keep(root / "pruned", [game("race", rate=0.7, defense={"name": "Sign"}), measure("game")])
+    files.write(root / "comparison.html", comparison.render(read(root / "games", pruned)))
+    overview.write([*(root / name for name in RUNS), pruned, root / "no such folder"], root / "summary.html")
     return found | {name: root / f"{name}.html" for name in ("comparison", "summary")}
 
 
@@ -187,13 +191,23 @@ def test_two_runs_stand_side_by_side_on_a_phone(tabs):
     assert 0 <= boxes[0][0] < boxes[0][1] <= boxes[1][0] < boxes[1][1] <= boxes[2][0] < boxes[2][1] <= 320
 
 
-def test_no_table_is_cut_off_on_paper(page):
-    assert unfolded(page, width=PRINTED, media="print").run(WIDE % "") == []
+@pytest.mark.parametrize("paper", PRINTED)
+@pytest.mark.parametrize("font", FONTS)
+def test_no_table_is_cut_off_on_paper(page, font, paper):
+    """Whatever fonts are installed: the page is tried with wider ones than any of them."""
+    unfolded(page, width=PRINTED[paper], media="print")
+    page.run(f"document.head.insertAdjacentHTML('beforeend', '<style id=font>{FONTS[font]}</style>'); 0")
+    found, broken = page.run(WIDE % "") + page.run(LOW), page.run(BROKEN)
+    page.run("document.getElementById('font').remove()")
+    assert found == []
+    assert broken == [] or font == "spaced"
 
 
 def printed(pdf):
     """The text of a PDF without its spaces, for lines are broken anew on paper."""
-    found = subprocess.run(["pdftotext", "-", "-"], input=pdf, capture_output=True, check=True, timeout=60)
+    found = subprocess.run(
+        ["pdftotext", "-raw", "-", "-"], input=pdf, capture_output=True, check=True, timeout=60
+    )
     return "".join(found.stdout.decode().split())
 
 
@@ -234,5 +248,5 @@ def test_a_summary_is_sorted_by_the_keyboard_and_whole_without_script(browser, p
         links = page.run("[...document.querySelectorAll('tbody a')].map((a) => a.href)")
         assert pages["games"].as_uri() in links
     static = Tags(pages["summary"].read_text(encoding="utf-8").partition("<script>")[0] + "</body></html>")
-    assert len([tag for tag, _ in static.seen if tag == "tr"]) == 1 + len(KINDS) + 1
+    assert len([tag for tag, _ in static.seen if tag == "tr"]) == 1 + len(RUNS) + 1
     assert "button" not in {tag for tag, _ in static.seen}

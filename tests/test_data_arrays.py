@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import from_npz, load
 from leakscope.data.files import sha256
-from leakscope.errors import ArgumentError, DataError
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
@@ -176,6 +176,15 @@ NOT_SHIPPED = [
     "pubfig-folder",
     "har-folder",
     "text-csv",
+    "image-folder",
+    "cifar10",
+    "cifar100",
+    "medical-mnist",
+    "pneumonia",
+    "covid",
+    "location30",
+    "purchase100",
+    "texas100",
 ]
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import load
-from leakscope.errors import ArgumentError, DataError
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"

@@ -13,9 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import seeded
 from leakscope.data import load
-from leakscope.errors import ArgumentError, DataError
-from leakscope.rng import seeded
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
@@ -448,23 +448,6 @@ def test_a_folder_that_is_none_of_images_is_refused(folder: Path, tmp_path: Path
     empty.mkdir()
     assert "at least 2 classes, and it holds 0" in refusal("image-folder", empty)
     assert "must be a folder that exists" in refusal("image-folder", tmp_path / "nowhere")
-
-
-NAMES = ["image-folder", "cifar10", "cifar100", "medical-mnist", "pneumonia", "covid"]
-NAMES += ["location30", "purchase100", "texas100"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_set_that_does_not_ship_says_where_to_put_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
-    with pytest.raises(DataError, match=f"{name} needs .*LEAKSCOPE_DATA is not set; .* or give path="):
-        load(name)
-    monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=f"{name} needs .* does not hold it"):
-        load(name)
-    assert "nowhere" in refusal(name, tmp_path / "nowhere")
 
 
 # the real files

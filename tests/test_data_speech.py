@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from leakscope.core.errors import ArgumentError, DataError, MissingExtra
 from leakscope.data import load
-from leakscope.errors import ArgumentError, DataError, MissingExtra
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"

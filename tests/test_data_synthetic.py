@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import seeded
 from leakscope.data import load, synthetic, synthetic_bayes
-from leakscope.errors import ArgumentError
-from leakscope.rng import seeded
 
 
 def test_the_group_shifts_the_first_input_and_nothing_else() -> None:

@@ -13,12 +13,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import seeded
 from leakscope.data import from_csv, load
 from leakscope.data.files import free_memory
 from leakscope.data.tabular import rows_as
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError
-from leakscope.rng import seeded
 
 GOOD = "age,sex,job,income\n" + "".join(
     f"{20 + i},{'FM'[i % 2]},{['clerk', 'cook', ''][i % 3]},{['low', 'high'][i % 5 == 0]}\n"

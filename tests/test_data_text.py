@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from leakscope.core.dataset import Dataset, joined
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import seeded
 from leakscope.data import load
 from leakscope.data.text import tokens
-from leakscope.dataset import Dataset, joined
-from leakscope.errors import ArgumentError, DataError
-from leakscope.rng import seeded
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"

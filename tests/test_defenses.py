@@ -35,9 +35,9 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.core import Release, flatten
-from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Release, flatten
 from leakscope.gradients import batch_means, per_record
 from leakscope.models import build, parameters
 from leakscope.training import fit, logits

@@ -27,9 +27,10 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.core import flatten
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import flatten
 from leakscope.data import synthetic
-from leakscope.dataset import Batch
 from leakscope.defenses import deployed
 from leakscope.defenses.deployed import (
     FlowerAdaptiveClipping,
@@ -38,8 +39,7 @@ from leakscope.defenses.deployed import (
     PercentilePrivacy,
     SVTPrivacy,
 )
-from leakscope.epsilon import classical_epsilon, gaussian_epsilon
-from leakscope.errors import ArgumentError
+from leakscope.measures.epsilon import classical_epsilon, gaussian_epsilon
 from leakscope.models import build, parameters
 from leakscope.training import federate
 

@@ -11,18 +11,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.attacks.members import LiRA, LossThreshold
-from leakscope.core import Attack, Knowledge
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Attack, Knowledge
+from leakscope.core.rng import dealt, fork, seeded
 from leakscope.games import Membership
+from leakscope.games.referee import play
+from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.distilled import Distilled
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.plain import Unguarded
 from leakscope.measures.success import auroc
 from leakscope.models.encoders import TableEncoder
-from leakscope.referee import play
-from leakscope.representations import RepresentationChannel
-from leakscope.rng import dealt, fork, seeded
 
 PLAIN = Unguarded(encoder=TableEncoder((32, 16)), head=(), epochs=4, batch=32, rate=3e-3)
 GUARD = Distilled(2, models=5, epochs=3, plain=PLAIN)

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from leakscope.core import Estimate, Transcript
-from leakscope.epsilon import (
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Estimate, Transcript
+from leakscope.measures.epsilon import (
     _upper,
     classical_epsilon,
     composed_epsilon,
@@ -25,7 +26,6 @@ from leakscope.epsilon import (
     gaussian_mu,
     saturation,
 )
-from leakscope.errors import ArgumentError
 
 DELTA = 1e-5
 EPSILONS = [0.5, 1, 2, 4, 8]

@@ -12,7 +12,7 @@ from scipy import integrate, special, stats
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
 
 from leakscope import Batch, Dataset, GradientChannel, Linear, Noise, seeded
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.guards import estimators
 from leakscope.guards.estimators import CLUB, MINE, InfoNCE, club, dv, infonce, jsd, mine
 from leakscope.guards.neighbours import NearestNeighbours

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,19 +18,21 @@ from leakscope import (
     Linear,
     Posterior,
     RandomForest,
+    Silent,
     accuracy,
     auroc,
-    experiment,
     load,
     mutual_information,
     play,
     seeded,
     success_rate,
 )
-from leakscope.audits import document
-from leakscope.errors import ArgumentError
+from leakscope.audits.inference.audit import set_stage
+from leakscope.audits.inference.request import document
+from leakscope.core.errors import ArgumentError
 from leakscope.models import build
-from leakscope.plan import audits, from_document, parse
+from leakscope.run import experiment
+from leakscope.run.plan import from_document, parse
 from leakscope.training import fit, logits
 
 TEXT = """
@@ -51,7 +55,7 @@ public = 400
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_a_cell_is_its_parts_wired_by_hand(adaptive):
     cell = parse(TEXT + f"adaptive = {str(adaptive).lower()}\n").cell[0]
-    found = experiment.run(cell, 3)
+    found = experiment.run(cell, 3).found
     data = load("synthetic", records=1_500, shift=1.5, positive=0.8)
     train, test, public = data.split(seeded(3, "split"), secret="group", train=600, public=400)
     defense = DPSGD(1.0, 0.3)
@@ -64,19 +68,17 @@ def test_a_cell_is_its_parts_wired_by_hand(adaptive):
     transcript = play(
         game, channel, Posterior(RandomForest(15)), knowledge, trials=200, rng=seeded(3, "play")
     )
-    assert found["estimates"]["auroc"]["value"] == auroc(transcript).value
-    assert found["estimates"]["success"]["value"] == success_rate(transcript).value
-    assert found["bounds"]["information"]["value"] == mutual_information(transcript).value
-    assert found["utility"]["accuracy"]["value"] == accuracy(logits(model, history[-1], test), test.y).value
-    assert len(found["rounds"]) == 2
+    assert found.scores.auroc.value == auroc(transcript).value
+    assert found.scores.success.value == success_rate(transcript).value
+    assert found.scores.information.value == mutual_information(transcript).value
+    assert found.utility.accuracy.value == accuracy(logits(model, history[-1], test), test.y).value
+    assert len(found.rounds) == 2
     undefended = fit(model, train, rounds=4, rng=seeded(3, "training"), rate=0.5, batch=32)
     assert any(not undefended[-1][name].equal(history[-1][name]) for name in history[-1])
 
 
 def test_side_knowledge_counts_once_however_many_rounds_are_seen(parts):
     """Told a column that says something and shown nothing, more rounds of nothing change nothing."""
-    from leakscope import Silent
-
     game = Inference(parts[0], "group", batch=1, known=("x1",))
     found = []
     for rounds in (1, 8):
@@ -103,11 +105,10 @@ def test_people_with_too_few_records_are_left_out_before_the_split():
     who = torch.cat(
         [torch.arange(30).repeat_interleave(10), torch.arange(30, 60)]
     )  # 30 people with ten records, 30 with one
-    from dataclasses import replace
-
-    setting = experiment.prepare(cell, 0, records=replace(data, private={"who": who}))
-    assert len(setting.train.private["who"].unique()) == 10
-    assert setting.train.private["who"].max() < 30
+    people = replace(data, private={"who": who})
+    train = set_stage(experiment.enter(cell, 0, records=people)).parts.train
+    assert len(train.private["who"].unique()) == 10
+    assert train.private["who"].max() < 30
 
 
 def clinic(people, each):
@@ -129,12 +130,12 @@ def test_with_a_user_nobody_is_in_two_parts_of_any_cell():
     assert [cell.id for cell in plan.cell][:4] == ["attribute", "property", "distribution", "user"]
     for cell in plan.cell:
         records = data.without(*cell.data.get("without", ()))
-        if audits(cell):
+        if cell.kind == "mechanism":
             quick = cell.model_copy(update={"trials": 50, "game": cell.game | {"steps": 2}})
-            split = experiment.run(quick, 0, records=records)["data"]
-            assert all(split[part] % 12 == 0 for part in ("train", "test", "public"))  # whole people only
+            made = experiment.run(quick, 0, records=records).made.records
+            assert all(size % 12 == 0 for size in (made.train, made.test, made.public))  # whole people only
             continue
-        parts = experiment.prepare(cell, 0, records=records)
+        parts = set_stage(experiment.enter(cell, 0, records=records)).parts
         people = [set(part.secret("patient").tolist()) for part in (parts.train, parts.test, parts.public)]
         assert all(people)
         assert len(set.union(*people)) == sum(map(len, people)) == 60

@@ -28,7 +28,7 @@ from leakscope import (
     seeded,
     training,
 )
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.models import build, parameters
 from leakscope.training import Local, federate, fit, logits, shards
 from leakscope.training.local import Task, alone, stackable, together

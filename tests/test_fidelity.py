@@ -10,7 +10,7 @@ import torch
 from scipy import ndimage, stats
 
 from leakscope import Column, Transcript, seeded
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.measures.fidelity import (
     column_errors,
     failures,

@@ -11,8 +11,10 @@ import tomli_w
 from fuzzing import CASES, broken, files, fuzz, nudged, scratched, works_or_says_why
 from hypothesis import strategies as st
 
-from leakscope import gating, plan, store, sweep
-from leakscope.errors import LeakscopeError
+from leakscope.core.errors import LeakscopeError
+from leakscope.results import gate as gating
+from leakscope.results import store
+from leakscope.run import plan, sweep
 
 SMALL = {"name": "synthetic", "records": 400, "shift": 1.0}
 PLAN = {

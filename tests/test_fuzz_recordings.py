@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import net, record
 from fuzzing import broken, files, fuzz, junk, nudged, scratched, works_or_says_why
 from hypothesis import strategies as st
-from test_recording import net, record
 
 from leakscope import Inf2Guard, Perturbation, load_encoder, seeded
 from leakscope.data import synthetic
 from leakscope.guards.encoder import Encoder
 from leakscope.models.encoders import ImageEncoder, TableEncoder, described, specimen
-from leakscope.recording import Recorder, Recording
-from leakscope.recording.index import hash_of, sha256
+from leakscope.training.recording import Recorder, Recording
+from leakscope.training.recording.index import hash_of, sha256
 
 DTYPES = (
     "F32", "F64", "F16", "BF16", "I64", "U8", "BOOL", "C64", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F4", "F6_E2M3", "U64",

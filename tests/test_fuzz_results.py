@@ -5,103 +5,124 @@ from __future__ import annotations
 import json
 
 import pytest
-import tomli_w
+from builders import FORMAT1, fail, game, golden, keep
 from fuzzing import broken, files, fuzz, junk, nudged, scratched, works_or_says_why
 from hypothesis import strategies as st
-from test_fuzz_plans import APPETITE
-from test_gate import game
-from test_report import failed, result
-from test_report_defenses import audit
-from test_report_guards import guarded
-from test_report_membership import federation
 
-from leakscope import gating, report, store
-from leakscope.plan import parse
+from leakscope.core.errors import PlanError, StoreError
+from leakscope.report import overview, page
+from leakscope.results import gate, kind, number, store
+from leakscope.results.compare import compare
+from leakscope.results.result import FORMAT
 
-PLAN = tomli_w.dumps(
-    {
-        "name": "Results",
-        "cell": [{"data": {"name": "adult"}, "game": {"name": "Inference", "secret": "sex", "batch": 16}}],
-    }
+APPETITE = "".join(
+    f'[[limit]]\nsecret = "*"\nmeasure = "{name}"\nat_most = 0.1\nadversary = "any"\n'
+    for name in ("advantage", "auroc", "tpr_at_1%", "information", "epsilon")
 )
-KEY = parse(PLAN).cell[0].key(0)
+LIMITS = gate.parse(APPETITE)
+OLD = [path.name for path in sorted(FORMAT1.iterdir())]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Results of several kinds, their plan and a risk appetite."""
-    made = [result(), failed(), audit(), federation(), guarded(), game()]
-    for i, one in enumerate(made):
-        store.save(tmp_path / "out", one | {"key": f"{i:016x}" if i else KEY})
-    store.write(tmp_path / "out" / "plan.toml", PLAN)
-    store.write(tmp_path / "out" / gating.APPETITE, tomli_w.dumps(APPETITE))
-    report.write(tmp_path / "out")
+    """A real result and a failed one, their plan, a risk appetite and a report."""
+    keep(tmp_path / "out", [game(), fail(game("race"))])
+    (tmp_path / "out" / gate.APPETITE).write_text(APPETITE)
+    page.write(tmp_path / "out")
     return tmp_path / "out"
 
 
-def reported(folder) -> None:
-    """The report is written whole, or what was there stays as it was."""
-    before = files(folder)
-    refused = works_or_says_why(lambda: report.write(folder))
-    after = files(folder)
-    if refused:
-        assert after == before
-    assert before.keys() == after.keys()  # nothing half-written lies about
-    assert after["report.html"].rstrip().endswith(b"</html>")
+def unsigned(path):
+    """A result as anybody could write it: without the fingerprint that ours have."""
+    table = json.loads(path.read_text())
+    del table[store.SIGNED]
+    return table
+
+
+def read_all(table):
+    """What every reader does with a result."""
+    result = store.parse(json.loads(json.dumps(table)), where="a file")
+    rows = kind.numbers(result)
+    number.as_csv(rows)
+    number.as_json(rows, title="")
+    kind.headline(result)
+    page.render([result], plan="", title="")
+    gate.as_json(gate.judge(LIMITS, [result]))
+    compare([result], [result])
 
 
 def test_a_result_is_what_was_written_or_is_refused(folder):
-    path = folder / "cells" / f"{KEY}.json"
-    whole, written = path.read_bytes(), store.load(folder, KEY)
+    path = folder / "cells" / f"{game().key}.json"
+    whole, written = path.read_bytes(), store.load(folder, path.stem)
 
     def check(content):
         path.write_bytes(content)
         found = []
-        works_or_says_why(lambda: found.append(store.load(folder, KEY)))
-        assert not found or found[0].items() >= written.items()
+        works_or_says_why(lambda: found.append(store.load(folder, path.stem)))
+        assert not found or found[0] == written
 
     fuzz("results that are loaded", scratched(whole), check)
 
 
-def test_a_folder_with_a_broken_result_is_reported_or_refused(folder):
-    cells = sorted((folder / "cells").iterdir())
-    whole = {path: path.read_bytes() for path in cells}
-
-    def check(case):
-        path, document = case
-        path.write_text(json.dumps(document), encoding="utf-8", errors="surrogatepass")
-        reported(folder)
-        works_or_says_why(
-            lambda: gating.verdict(gating.parse(tomli_w.dumps(APPETITE)), gating.results(folder))
-        )
-        path.write_bytes(whole[path])
-
-    documents = {path: json.loads(content) for path, content in whole.items()}
-    cases = [
-        st.tuples(st.just(p), broken(d["cell"]).map(lambda c, d=d: d | {"cell": c}))
-        for p, d in documents.items()
+@pytest.mark.parametrize("name", OLD)
+def test_a_forged_or_damaged_result_is_read_by_all_or_refused_in_one_sentence(tmp_path, name):
+    """Of every kind, in both formats."""
+    now = golden(name)[-1].model_copy(update={"format": FORMAT})
+    store.save(tmp_path, now)
+    tables = [
+        unsigned(path) for at in (tmp_path, FORMAT1 / name) for path in [at / "cells" / f"{now.key}.json"]
     ]
-    cases += [st.tuples(st.just(path), nudged(document)) for path, document in documents.items()]
-    fuzz("results that are reported", st.one_of(cases) | st.tuples(st.sampled_from(cells), junk), check)
+
+    def check(table):
+        refused = works_or_says_why(lambda: read_all(table))
+        assert refused is None or isinstance(refused, StoreError), refused
+
+    cases = [broken(table) | nudged(table) for table in tables]
+    fuzz("results that are reported", st.one_of(cases), check)
 
 
-def test_a_folder_with_a_broken_plan_or_appetite_is_reported_or_refused(folder):
-    whole = {folder / name: (folder / name).read_bytes() for name in ("plan.toml", gating.APPETITE)}
+def test_a_broken_plan_appetite_or_result_leaves_the_report_as_it_was_or_whole(folder, tmp_path):
+    paths = [folder / "plan.toml", folder / gate.APPETITE, *(folder / "cells").iterdir()]
+    whole = {path: path.read_bytes() for path in paths}
 
     def check(case):
         path, content = case
         path.write_bytes(content)
-        reported(folder)
-        works_or_says_why(lambda: gating.results(folder))
+        before = files(folder)
+        refused = works_or_says_why(lambda: page.write(folder))
+        after = files(folder)
+        assert refused is None or (isinstance(refused, StoreError | PlanError) and after == before)
+        assert before.keys() == after.keys()  # nothing half-written lies about
+        assert after["report.html"].rstrip().endswith(b"</html>")
+        works_or_says_why(lambda: gate.read_results(folder))
+        overview.read_runs([folder], page=tmp_path / "summary.html")
         path.write_bytes(whole[path])
 
     cases = [st.tuples(st.just(path), scratched(content)) for path, content in whole.items()]
-    fuzz("folders that are reported", st.one_of(cases), check)
+    foreign = junk.map(lambda value: json.dumps(value).encode())
+    fuzz("folders that are reported", st.one_of(*cases, st.tuples(st.sampled_from(paths), foreign)), check)
 
 
-def test_a_result_from_before_there_were_fingerprints_is_read_as_it_is(folder):
-    path = folder / "cells" / f"{KEY}.json"
-    written, document = store.load(folder, KEY), json.loads(path.read_text())
-    assert document.pop(store.SIGNED)
-    path.write_text(json.dumps(document))
-    assert store.load(folder, KEY) == written
+@pytest.mark.parametrize(
+    "change",
+    [{"format": FORMAT + 1}, {"kind": "gossip"}, {"format": None}, {"more": 1}, {"key": "0" * 16}, {"kind": "layers"}],
+    ids=str,
+)  # fmt: skip
+def test_a_result_of_the_future_or_of_another_program_is_refused(tmp_path, change):
+    keep(tmp_path, [game()])
+    path = tmp_path / "cells" / f"{game().key}.json"
+    path.write_text(json.dumps(unsigned(path) | change))
+    with pytest.raises(StoreError, match=r"\.$"):
+        store.results(tmp_path)
+
+
+def test_a_result_without_a_fingerprint_is_refused_unless_it_is_from_before_there_were_any(tmp_path):
+    keep(tmp_path, [game()])
+    path = tmp_path / "cells" / f"{game().key}.json"
+    path.write_text(json.dumps(unsigned(path)))
+    with pytest.raises(StoreError, match="no fingerprint"):
+        store.load(tmp_path, path.stem)
+    old = FORMAT1 / "inference"
+    first = next((old / "cells").glob("*.json"))
+    (tmp_path / "cells" / first.name).write_text(json.dumps(unsigned(first)))
+    assert store.load(tmp_path, first.stem) == store.load(old, first.stem)

@@ -7,8 +7,8 @@ import torch
 from scipy import stats
 
 from leakscope import Column, Dataset, Distribution, Inference, UserInference, seeded
-from leakscope.core import Release
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Release
 
 
 class Recorder:

@@ -14,8 +14,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from leakscope import gradients
-from leakscope.core import Layers, Loss, Params
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Layers, Loss, Params
 from leakscope.gradients.records import Records
 
 CLASSES = 3

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import io
-import json
 
 import numpy as np
 import pytest
 import torch
+from guard_cells import GUARD, TABLE, cell, nobody, people, pictures, run
 from PIL import Image
 
 from leakscope import (
@@ -24,78 +24,37 @@ from leakscope import (
     NeuGuard,
     TableEncoder,
     Unguarded,
-    engines,
     load_encoder,
 )
-from leakscope.data import synthetic
-from leakscope.dataset import joined
-from leakscope.errors import ArgumentError, DataError
-from leakscope.experiment import _split, run
-from leakscope.guard_audits import encoded, requested
-from leakscope.plan import Cell, construct, from_document
-from leakscope.rng import seeded
-
-GUARD = {
-    "name": "Inf2Guard",
-    "secret": "attribute",
-    "column": "group",
-    "lam": 0.5,
-    "loss": "mean",
-    "epochs": 2,
-    "encoder": {"name": "TableEncoder", "widths": [16, 8]},
-}
-
-
-def cell(**game):
-    document = {
-        "cell": [
-            {
-                "data": {"name": "synthetic"},
-                "game": {"name": "GuardAudit", "guard": GUARD, "baselines": False, **game},
-                "trials": 200,
-                "rehearsals": 300,
-                "train": 400,
-                "public": 400,
-            }
-        ]
-    }
-    return from_document(document).cell[0]
+from leakscope.audits.guards import Tuned
+from leakscope.audits.guards.kind import KIND
+from leakscope.audits.guards.request import encoded, name_encoders, request_guard
+from leakscope.audits.world import describe
+from leakscope.core import files
+from leakscope.core.dataset import joined
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import seeded
+from leakscope.core.tables import construct
+from leakscope.guards.hidden import Hidden, hidden_by
+from leakscope.results.kind import World
+from leakscope.run import engines
+from leakscope.run.plan import from_document
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guard") / "encoder"
-    records = synthetic(records=1_200, shift=3.0)
-    found = run(
-        cell(save=str(folder), mapped=50, estimators=[{"name": "MINE", "epochs": 2}], informative=200),
-        0,
-        records=records,
-    )
-    return found, folder, records
-
-
-def test_a_result_has_a_fresh_attacker_the_stale_one_and_what_the_task_is_worth(saved):
-    found, _, _ = saved
-    (judged,) = found["guarding"]["judged"]
-    assert judged["secret"] == "attribute"
-    assert judged["column"] == "group"
-    assert sum(entry["chosen"] for entry in judged["attacks"]) == 1
-    assert 0 < judged["utility"]["fresh"]["accuracy"]["value"] <= 1
-    assert judged["guarantee"]["bound"] <= 1
-    assert "no certificate" in judged["guarantee"]["caveat"]
-    assert set(judged["information"]) == {"MINE"}
-    assert len(judged["map"]["after"]["points"]) == 50
-    assert found["guarding"]["lam"] == 0.5
-    assert found["guarding"]["seconds"]["plain"] > 0
-    json.dumps(found)
+    records = people()
+    KIND.run(World(cell(save=True), 0, records, keep=lambda name, text: files.write(folder / name, text)))
+    return folder, records
 
 
 def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):
-    _, folder, records = saved
+    folder, records = saved
     encoder = load_encoder(folder)
     shift, scale = (torch.tensor(encoder.about["scaling"][part]) for part in ("shift", "scale"))
     expected = encoder((records.x - shift) / scale, key=3)
-    monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: records)
+    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: records)
     target = tmp_path / "shared.npz"
     assert encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True) == len(records)
     with np.load(target, allow_pickle=False) as file:
@@ -104,8 +63,8 @@ def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved
     with pytest.raises(ArgumentError, match="must not exist yet"):
         encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
-    monkeypatch.setattr("leakscope.guard_audits.experiment.dataset", lambda table: narrow)
-    with pytest.raises(DataError, match="other categories or another place"):
+    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: narrow)
+    with pytest.raises(DataError, match=r"records of shape \(3,\)"):
         encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3, labels=True)
     assert not (tmp_path / "other.npz").exists()
 
@@ -120,12 +79,19 @@ def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path):
         return Dataset(x, codes % 2, {"group": torch.arange(300) // 2 % 2}, columns=(column,), name="towns")
 
     guard = Inf2Guard(column="group", epochs=1, encoder=TableEncoder((4,)))
-    audit = GuardAudit(guard, baselines=False, save=str(tmp_path / "encoder"))
+    audit = GuardAudit(guard, baselines=False, save=True)
     parts = [table(cities).take(torch.arange(100 * i, 100 * i + 100)) for i in range(3)]
-    audit.run(*parts, trials=60, rehearsals=60, seed=0)
+    audit.run(
+        *parts,
+        trials=60,
+        rehearsals=60,
+        seed=0,
+        keep=lambda name, content: files.write(tmp_path / "encoder" / name, content),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "leakscope.guard_audits.experiment.dataset", lambda _: table(("berlin", "cairo", "delhi"))
+            "leakscope.audits.guards.request.tabled",
+            lambda _: table(("berlin", "cairo", "delhi")),
         )
         with pytest.raises(DataError, match="'city' has other categories"):
             encoded(
@@ -140,71 +106,71 @@ def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path):
 
 
 def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
-    guard = GUARD | {"perturbation": "gaussian", "scale": 1000.0, "normed": True}
-    found = run(cell(guard=guard), 0, records=synthetic(records=1_200))
-    (judged,) = found["guarding"]["judged"]
-    assert 0.5 <= judged["guarantee"]["bound"] < 0.8
-    assert judged["guarantee"]["entropy"]["value"] > 0.6
-
-
-def test_the_stale_network_speaks_of_its_own_secret_only():
-    records = synthetic(records=1_200)
-    other = torch.arange(1_200) % 3
-    records = dataclasses.replace(records, private={**records.private, "other": other})
-    encoder = {"name": "TableEncoder", "widths": [8]}
-    guards = [GUARD | {"encoder": encoder}, GUARD | {"column": "other", "encoder": encoder}]
-    found = run(cell(guard={"name": "Guards", "guards": guards}), 0, records=records)
-    first, second = found["guarding"]["judged"]
-    assert (first["column"], second["column"]) == ("group", "other")
-    assert second["stale"] is None
+    found = run(cell(GUARD | {"perturbation": "gaussian", "scale": 1000.0, "normed": True})).found
+    (judged,) = found.judged
+    assert 0.5 <= judged.theorem.bound < 0.8
+    assert judged.theorem.entropy.value > 0.6
 
 
 def test_members_are_hidden_from_records_the_guard_has_not_seen():
-    guard = {"name": "Inf2Guard", "secret": "membership", "lam": 0.5, "epochs": 2, "label_aware": True}
-    found = run(
-        cell(guard=guard | {"encoder": {"name": "TableEncoder", "widths": [16, 8]}}),
-        0,
-        records=synthetic(records=1_200),
-    )
-    (judged,) = found["guarding"]["judged"]
-    assert {entry["name"] for entry in judged["attacks"]} == {
+    guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 2, "label_aware": True, "encoder": TABLE}
+    (judged,) = run(cell(guard)).found.judged
+    assert {one.name for one in judged.attacks} == {
         "LossThreshold",
         "HeadConfidence",
         "LabelAware",
         "Network",
     }
-    assert judged["guarantee"] is None
+    assert judged.theorem is None
 
 
-def typed(folder, **changes):
+def test_each_guard_says_what_it_hides():
+    share = Inf2Guard("property", "sex", value=1, shares=(0.1, 0.9), sizes=(5, 9), aggregate="max")
+    (hidden,) = hidden_by(share)
+    assert hidden == Hidden("property", "sex", 0.5, False, 1, (0.1, 0.9), (5, 9), "max")
+    (like,) = Tuned(AdvReg(), share).hides()  # the same game, and the network of the guard that is tuned
+    assert like == dataclasses.replace(hidden, lam=None, label_aware=True)
+    assert hidden_by(DPEncoder()) == hidden_by(lambda data, rng: None) == ()
+
+
+def test_what_decides_a_result_and_is_a_setting_is_in_its_key():
+    assert GuardAudit(Inf2Guard(column="u")).queries == 16
+    once = [cell().key(0), *(cell(**one).key(0) for one in ({"queries": 4}, {"draws": 1}, {"early": [2]}))]
+    assert len(set(once)) == 4
+    noise = GUARD | {"perturbation": "gaussian", "epochs": 1}
+    (judged,) = run(cell(noise, queries=2)).found.judged
+    assert {one.queries for one in judged.attacks} == {1, 2}
+
+
+def typed(**changes):
     """The plan of what was typed."""
     options = {
         "label": None, "secret": "sex", "against": "attribute", "drop": [], "lams": [0.5], "width": 8,
         "settings": {"loss": "mmd", "epochs": 3}, "train": None, "public": None, "trials": 100, "rehearsals": 100,
-        "seeds": 1, "folder": folder,
+        "seeds": 1,
     }  # fmt: skip
-    return from_document(requested("adult", **options | changes))
+    return from_document(request_guard("adult", **options | changes)[0])
 
 
-def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda(tmp_path):
-    plan = typed(tmp_path, lams=[0.0, 0.5])
+def test_what_was_typed_becomes_a_plan_with_a_cell_for_every_lambda():
+    plan = typed(lams=[0.0, 0.5])
     assert [c.game["guard"]["lam"] for c in plan.cell] == [0.0, 0.5]
     assert plan.cell[0].data["without"] == ["sex"]
     assert [c.game["baselines"] for c in plan.cell] == [True, False]
 
 
 @pytest.mark.parametrize("against", ["attribute", "property", "membership", "reconstruction"])
-def test_every_secret_that_can_be_typed_becomes_a_plan(against, tmp_path):
+def test_every_secret_that_can_be_typed_becomes_a_plan(against):
     column = "sex" if against in ("attribute", "property") else None
     settings = {"loss": "prior", "epochs": 1}
-    (cell,) = typed(tmp_path, secret=column, against=against, settings=settings).cell
+    (cell,) = typed(secret=column, against=against, settings=settings).cell
     audit = construct(cell.game, "audit")
-    assert [(secret, name) for secret, name, _ in audit.asked()] == [(against, column)]
+    assert [(one.secret, one.column) for one in audit.asked] == [(against, column)]
     assert len(audit.estimators) == (2 if against == "attribute" else 0)
 
 
-def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
-    plan = typed(tmp_path, width=4, beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
+def test_guards_beside_it_have_its_encoder_epochs_and_column():
+    plan = typed(width=4, beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
     first, *others = (construct(cell.game["guard"], "guard") for cell in plan.cell)
     plain = Unguarded(encoder=TableEncoder((64, 4)), epochs=3)
     assert others == [
@@ -214,12 +180,13 @@ def test_guards_beside_it_have_its_encoder_epochs_and_column(tmp_path):
     ]
     assert first.encoder == plain.encoder
     assert all((cell.game["secret"], cell.game["column"]) == ("attribute", "sex") for cell in plan.cell[1:])
-    assert len({cell.game["save"] for cell in plan.cell}) == 4
+    assert all(cell.game["save"] is True for cell in plan.cell)
+    names = name_encoders([0.5], ["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
+    assert names == ["encoder-0.5", "encoder-DPEncoder-1", "encoder-DPFE-2", "encoder-Unguarded-3"]
 
 
-def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it(tmp_path):
+def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it():
     *_, first, second = typed(
-        tmp_path,
         secret=None,
         against="membership",
         lams=[0.0, 0.9],
@@ -229,24 +196,21 @@ def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it(tmp_pat
     ).cell
     tuned, distilled = (construct(cell.game["guard"], "guard") for cell in (first, second))
     assert (tuned.guard.secret, tuned.guard.loss, tuned.like.lam) == ("membership", "clip", 0.9)
-    assert (distilled.kind, distilled.to, distilled.secret) == ("Distilled", "privacy", "membership")
+    assert (distilled.guard.strength.setting, distilled.to) == ("without", "privacy")
+    assert distilled.hides() == (Hidden("membership"),)
 
 
-def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
+def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too(monkeypatch):
     """A balanced draw for the adversary would leave the guard a population with fewer of the rare value."""
     made = Dataset(
         torch.randn(2_000, 3, generator=seeded(0)),
         torch.arange(2_000) % 2,
         {"u": (torch.arange(2_000) % 10 == 0).long()},
     )
-    cell = Cell(
-        data={"name": "made up"},
-        game={"name": "GuardAudit", "guard": {"name": "Inf2Guard", "column": "u"}},
-        train=900,
-        public=900,
-    )
-    parts = _split(cell, 0, made)
-    for part in (parts.train, parts.public):
+    parts: list[Dataset] = []
+    monkeypatch.setattr(GuardAudit, "check", lambda audit, *given, seed: parts.extend(given))
+    KIND.check(World(cell(sizes={"train": 900, "public": 900}), 0, made))
+    for part in (parts[0], parts[2]):
         assert float(part.private["u"].double().mean()) == pytest.approx(0.1, abs=0.03)
 
 
@@ -264,52 +228,48 @@ def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too():
         ({"beside": ["NeuGuard:alpha"]}, "--beside must be a name, or a name with settings"),
     ],
 )
-def test_what_cannot_be_guarded_is_refused(changes, words, tmp_path):
+def test_what_cannot_be_guarded_is_refused(changes, words):
     with pytest.raises((ArgumentError, DataError), match=words):
-        typed(tmp_path, **changes)
+        typed(**changes)
 
 
 def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
     with pytest.raises(ArgumentError, match=r"GuardAudit\.secret must say"):
         GuardAudit(lambda data, rng, others=None: None)
-    secret, column, _ = next(GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked())
-    assert (secret, column) == ("attribute", "sex")
+    (one,) = GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked
+    assert (one.secret, one.column) == ("attribute", "sex")
 
 
 def test_records_are_shown_only_if_that_is_asked_for_and_are_those_of_the_game():
-    x = torch.rand(90, 3, 12, 12, generator=torch.Generator().manual_seed(0))
-    parts = [Dataset(x[i::3], torch.arange(30) % 2, {}, name="made up") for i in range(3)]
+    parts = [pictures().take(torch.arange(i, 90, 3)) for i in range(3)]
     guard = Inf2Guard("reconstruction", loss="clip", epochs=1, batch=16, encoder=ImageEncoder())
     sizes = {"trials": 4, "rehearsals": 20, "seed": 0}
     hidden = GuardAudit(guard, baselines=False).run(*parts, **sizes)
-    assert hidden["pictures"] is None
-    shown = GuardAudit(guard, baselines=False, shown=2).run(*parts, **sizes)["pictures"]
+    assert hidden.pictures == ()
+    shown = GuardAudit(guard, baselines=False, shown=2).run(*parts, **sizes).pictures
     assert len(shown) == 2
     originals = [
-        np.asarray(Image.open(io.BytesIO(base64.b64decode(pair["original"]))))[::3, ::3] for pair in shown
+        np.asarray(Image.open(io.BytesIO(base64.b64decode(pair.original))))[::3, ::3] for pair in shown
     ]
     test = (parts[1].x * 255).round().byte().permute(0, 2, 3, 1).numpy()
     assert all(any(np.array_equal(one, record) for record in test) for one in originals)
 
 
 def test_a_map_of_three_dimensions_has_three():
-    found = run(cell(mapped=50, dimensions=3), 0, records=synthetic(records=1_200, shift=3.0))
-    (judged,) = found["guarding"]["judged"]
-    assert {len(point) for point in judged["map"]["after"]["points"]} == {3}
+    (judged,) = run(cell(mapped=50, dimensions=3, epochs=1)).found.judged
+    assert {len(point) for point in judged.map.after.points} == {3}
 
 
 def test_shadows_of_the_guard_are_one_more_attack_on_membership_and_are_trained_as_each_model_was():
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(120, 6, generator=generator), torch.randint(3, (120,), generator=generator)
-    parts = [Dataset(x[i::3], y[i::3], {}, name="made up") for i in range(3)]
+    parts = [nobody(120).take(torch.arange(i, 120, 3)) for i in range(3)]
     guard = Inf2Guard("membership", loss="prior", epochs=2, batch=16, encoder=TableEncoder((16, 8)))
     audit = GuardAudit(guard, shadows=2, epochs=3)
-    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0)["judged"]
-    assert [entry["name"] for entry in judged["attacks"]].count("LiRA") == 1
-    assert sum(entry["chosen"] for entry in judged["attacks"]) == 1
+    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0).judged
+    assert [one.name for one in judged.attacks].count("LiRA") == 1
+    assert sum(one.chosen for one in judged.attacks) == 1
     used = {
-        one["baseline"]: next(entry["attack"] for entry in one["attacks"] if entry["name"] == "LiRA")
-        for one in judged["baselines"]
+        plain.name: next(one.attack for one in plain.attacks if one.name == "LiRA")
+        for plain in judged.baselines
     }
     assert "guard=None, epochs=3" in used["plain training"]
     assert "guard=None, epochs=6" in used["plain training, 6 epochs"]
@@ -317,13 +277,11 @@ def test_shadows_of_the_guard_are_one_more_attack_on_membership_and_are_trained_
 
 @pytest.mark.parametrize("baseline", [AdvReg(), NeuGuard()])
 def test_baselines_against_membership_can_be_audited_with_the_network_they_were_trained_with(baseline):
-    generator = torch.Generator().manual_seed(0)
-    x, y = torch.randn(120, 6, generator=generator), torch.randint(3, (120,), generator=generator)
-    parts = [Dataset(x[i::3], y[i::3], {}, name="made up") for i in range(3)]
+    parts = [nobody(120).take(torch.arange(i, 120, 3)) for i in range(3)]
     plain = Unguarded(epochs=2, batch=16, encoder=TableEncoder((16, 8)))
     audit = GuardAudit(dataclasses.replace(baseline, plain=plain), baselines=False)
-    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0)["judged"]
-    assert (judged["stale"] is not None) == isinstance(baseline, AdvReg)
+    (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0).judged
+    assert (judged.stale is not None) == isinstance(baseline, AdvReg)
 
 
 @pytest.mark.parametrize(
@@ -341,45 +299,36 @@ def test_what_cannot_be_asked_for_is_refused(settings, message):
 
 
 def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come():
-    records = synthetic(records=1_200)
+    records = people()
     rare = torch.zeros(1_200, dtype=torch.long)
     rare[::2], rare[:60] = 1, 2
-    records = dataclasses.replace(records, private={**records.private, "rare": rare})
-    guard = GUARD | {"column": "rare"}
-    found = run(cell(guard=guard), 0, records=records)
-    assert found["data"]["public"] == 400
-    (judged,) = found["guarding"]["judged"]
-    assert judged["column"] == "rare"
+    result = run(
+        cell(GUARD | {"column": "rare"}), dataclasses.replace(records, private={"rare": rare}, values={})
+    )
+    assert result.made.records.public == 400
+    assert result.found.judged[0].column == "rare"
+
+
+def test_whoever_watches_is_told_how_far_the_guards_training_has_come():
+    told = []
+    KIND.run(World(cell(), 0, people(), watch=lambda done, total: told.append((done, total))))
+    assert told == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_a_worker_says_how_far_the_guards_training_has_come(tmp_path):
-    asked = cell()
-    told = []
-    run(asked, 0, records=synthetic(records=1_200), watch=lambda done, total: told.append((done, total)))
-    assert told == [(1, 2), (2, 2)]
+    asked = cell().model_copy(update={"data": {"name": "synthetic"}})
+    asked = asked.model_copy(update={"game": asked.game | {"guard": GUARD | {"column": "group"}}})
     list(engines.Loky().results([(asked, 0)], jobs=1, trusted=(), beats=tmp_path))
-    assert engines.beat(tmp_path / asked.key(0)) == (2, 2)
+    assert engines.beat(tmp_path / asked.key(0)) == (3, 3)
     (tmp_path / "half").write_text("2 ")
     assert engines.beat(tmp_path / "half") is None
     assert engines.beat(tmp_path / "none") is None
 
 
 def test_a_guard_of_members_among_repeated_records_is_known_by_the_records_that_were_given():
-    once = synthetic(records=300)
+    once = people(300)
     twice = joined([once, once])
-    guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 1, "encoder": GUARD["encoder"]}
-    document = {
-        "cell": [
-            {
-                "data": {"name": "synthetic"},
-                "game": {"name": "GuardAudit", "guard": guard, "baselines": False},
-                "trials": 40,
-                "rehearsals": 40,
-                "train": 100,
-                "public": 100,
-            }
-        ]
-    }
-    found = run(from_document(document).cell[0], 0, records=twice)
-    assert found["data"]["digest"] == twice.digest
-    assert found["data"]["records"] == 300
+    guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 1, "encoder": TABLE}
+    asked = cell(guard, sizes={"trials": 40, "rehearsals": 40, "train": 100, "public": 100})
+    made = run(asked, twice).made.records
+    assert (made.digest, made.records) == (describe(twice).digest, 300)

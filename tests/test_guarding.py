@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from builders import CLASSES, QUICK, SURE, WIDTH, Nothing, identity, people
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -15,39 +15,15 @@ from leakscope import Dataset, Membership, auroc, play, seeded, success_rate
 from leakscope.attacks.decoders import Decoder, Inversion
 from leakscope.attacks.heads import LDA
 from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
-from leakscope.attacks.representations import SHRUNK, Fisher, Network, _fisher
-from leakscope.core import Knowledge, Transcript
-from leakscope.errors import ArgumentError
+from leakscope.attacks.representations import SHRUNK, Fisher, _fisher
+from leakscope.audits.guards import Trial, balanced_accuracy, evaluated, evaluation
+from leakscope.audits.guards.found import Judged
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Heard, Knowledge, Transcript
 from leakscope.games import Reconstruction
-from leakscope.guarding import Trial, balanced_accuracy, evaluated, evaluation
+from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation
 from leakscope.measures.fidelity import mse
-from leakscope.representations import RepresentationChannel
-
-QUICK = Network(hidden=(32,), draws=2, patience=3, epochs=30)
-WIDTH, CLASSES = 10, 5
-SURE = 0.999  # of each of many intervals
-
-
-def people(n: int, seed: int, *, shift: float = 1.5) -> Dataset:
-    """The secret shifts the first input, the label is the sign of the second."""
-    rng = torch.Generator().manual_seed(seed)
-    u = (torch.rand(n, generator=rng) < 0.4).long()
-    x = torch.randn(n, WIDTH, generator=rng)
-    x[:, 0] += shift * u
-    values = {"u": ("no", "yes"), "label": ("a", "b")}
-    return Dataset(x, (x[:, 1] > 0).long(), {"u": u}, values=values)
-
-
-def identity(kind: str = "none", scale: float = 1.0) -> Encoder:
-    return Encoder(nn.Identity(), {}, Perturbation(kind, scale), head=nn.Linear(WIDTH, 2))
-
-
-class Nothing(nn.Module):
-    """The same representation for every record."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(x), 4)
 
 
 def noisy_labels(n: int, seed: int) -> Dataset:
@@ -175,7 +151,7 @@ def test_a_rehearsal_of_lira_has_the_real_candidates_beside_its_own(by_heart):
 
         return guess
 
-    trial.played(by_heart, look)
+    trial.play(by_heart, look)
     assert torch.equal(asked.x, real[0].x)
     assert not asked.private
     pools: list[int] = []
@@ -184,7 +160,7 @@ def test_a_rehearsal_of_lira_has_the_real_candidates_beside_its_own(by_heart):
         pools.append(len(data))
         return shown(data)
 
-    evaluation.judged(by_heart, trial, [LiRA(4, counted)])
+    evaluation.try_attacks(by_heart, trial, [LiRA(4, counted)])
     assert sum(pools[:4]) == 2 * (100 + 80 + 50)  # asked about, known members, half of the known others
     assert sum(pools[4:]) == 2 * (20 + 64 + 40 + 100)  # the same of a rehearsal, and the real candidates
 
@@ -275,7 +251,7 @@ def test_balanced_accuracy_is_the_mean_recall_whatever_the_prior_was_added():
     secrets = torch.tensor([0] * 8 + [1] * 2)
     evidence = torch.tensor([[0.6, 0.4]] * 6 + [[0.4, 0.6]] * 2 + [[0.4, 0.6]] + [[0.6, 0.4]]).log()
     prior = torch.tensor([0.8, 0.2], dtype=torch.float64)
-    found = Transcript.of_rounds(secrets, evidence[None], prior, belief=prior)
+    found = Transcript.of_rounds(secrets, Heard(evidence[None]), prior, belief=prior)
     assert success_rate(found).value == 0.8
     assert balanced_accuracy(found).value == pytest.approx((6 / 8 + 1 / 2) / 2)
     assert balanced_accuracy(Transcript(secrets, torch.ones(10), prior)).value == 0.5
@@ -291,46 +267,43 @@ def test_an_evaluation_shows_stale_beside_fresh_repeated_queries_and_baselines()
     )
     guarded = Guarded(encoder, nn.Linear(8, 2), (), 0.0)
     found = evaluated(guarded, trial, attacks=(QUICK, Fisher()), epochs=2)
-    assert [(entry["name"], entry["queries"]) for entry in found["attacks"]] == [
+    assert [(one.name, one.queries) for one in found.attacks] == [
         ("Network", 1),
         ("Fisher", 1),
         ("Network", 16),
         ("Fisher", 16),
     ]
-    assert sum(entry["chosen"] for entry in found["attacks"]) == 1
-    assert found["stale"]["attack"] == "Stale"
-    assert [entry["baseline"] for entry in found["baselines"]] == ["raw inputs", "plain noise"]
-    raw = found["baselines"][0]
-    assert raw["utility"]["fresh"]["accuracy"]["value"] > 0.85
-    assert (
-        raw["attacks"][0]["estimates"]["auroc"]["value"] > found["attacks"][0]["estimates"]["auroc"]["value"]
-    )
-    assert found["majority"] == pytest.approx(float(1 - trial.test.private["u"].float().mean()))
+    assert sum(one.chosen for one in found.attacks) == 1
+    assert found.stale.attack == "Stale"
+    assert [one.name for one in found.baselines] == ["raw inputs", "plain noise"]
+    raw = found.baselines[0]
+    assert raw.utility.task.accuracy.value > 0.85
+    assert raw.attacks[0].scores.auroc.value > found.attacks[0].scores.auroc.value
+    assert found.attacks[0].guessing == pytest.approx(float(1 - trial.test.private["u"].float().mean()))
 
 
-def test_every_secret_can_be_evaluated_and_written_as_json(by_heart):
+def test_every_secret_can_be_evaluated_and_is_the_same_after_it_was_written(by_heart):
     members = Trial(MEMBERS, OTHERS.take(torch.arange(80)), OTHERS.take(torch.arange(80, 160)), "membership")
     found = evaluated(
         Guarded(by_heart, None, (), 0.0), members, attacks=(LossThreshold(), HeadConfidence()), epochs=5
     )
-    assert found["stale"] is None
-    assert {entry["baseline"] for entry in found["baselines"]} == {
+    assert found.stale is None
+    assert [one.name for one in found.baselines] == [
         "plain training",
         "plain training, 6 epochs",
         "plain training, 8 epochs",
-    }
-    json.dumps(found)
+    ]
+    assert Judged.model_validate_json(found.model_dump_json()) == found
     own = people(200, 1), people(200, 2), people(200, 3)
     shares = Trial(*own, "property", "u", value=1, sizes=(2, 20), trials=200, rehearsals=300)
     privacy = nn.Linear(WIDTH, 4)
     found = evaluated(Guarded(identity(), privacy, (), 0.0), shares, attacks=(Fisher(),), baselines=False)
-    assert len(found["single"]) == 2
-    assert found["stale"]["estimates"]["success_rate"]["n"] == 200
-    json.dumps(found)
+    assert len(found.single) == 2
+    assert found.stale.scores.success.n == 200
     back = Trial(*own, "reconstruction", trials=50, rehearsals=300)
     found = evaluated(Guarded(identity(), None, (), 0.0), back, attacks=(Decoder(epochs=2),), baselines=False)
-    assert found["attacks"][0]["estimates"]["mse"]["value"] < 0.1
-    json.dumps(found)
+    assert found.attacks[0].scores.mse.value < 0.1
+    assert Judged.model_validate_json(found.model_dump_json()) == found
     with pytest.raises(ArgumentError, match="column must name"):
         Trial(*own, "attribute")
 

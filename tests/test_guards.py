@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import fork, initialised, seeded
 from leakscope.defenses.training import discrepancy
-from leakscope.errors import ArgumentError, DataError
 from leakscope.guards import losses
 from leakscope.guards.batches import Seen, Source, Subsets, aggregated
 from leakscope.guards.encoder import Encoder, Perturbation, load_encoder
@@ -22,7 +23,6 @@ from leakscope.guards.inf2guard import Guards, Inf2Guard, assembled
 from leakscope.guards.networks import reader
 from leakscope.guards.trainer import Phi, auroc
 from leakscope.models.encoders import ImageEncoder, TableEncoder
-from leakscope.rng import fork, initialised, seeded
 
 SMALL = {"encoder": TableEncoder((8, 6)), "head": (4,), "hidden": (8,), "batch": 32, "rate": 0.01}
 

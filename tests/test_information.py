@@ -7,10 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from leakscope import Transcript, bounds
-from leakscope.errors import ArgumentError
+from leakscope import Transcript, success_rate
+from leakscope.core.errors import ArgumentError
+from leakscope.measures import bounds
 from leakscope.measures.information import mutual_information
 
 PRIOR = np.array([0.5, 0.3, 0.2])
@@ -57,16 +60,36 @@ def test_saying_the_prior_measures_nothing_and_certainty_measures_the_entropy():
     assert certain.value == pytest.approx(bounds.entropy(PRIOR))
 
 
-def test_confident_mistakes_measure_below_zero_and_are_reported_as_they_are():
+def test_confident_mistakes_measure_nothing_and_never_less():
     secrets, prior = torch.tensor([0, 1, 0, 1]), torch.tensor([0.5, 0.5])
     wrong = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.1, 0.9], [0.6, 0.4]])
-    found = mutual_information(Transcript(secrets, wrong, prior))
-    assert found.value == pytest.approx(
-        math.log(2) + (2 * math.log(0.1) + math.log(0.2) + math.log(0.4)) / 4, abs=1e-6
-    )
-    assert found.low < found.value < found.high < math.log(2)
-    impossible = mutual_information(Transcript(secrets, 1 - torch.eye(2)[secrets], prior))
-    assert impossible.value == pytest.approx(math.log(2) + math.log(np.finfo(float).tiny))
+    for guesses in (wrong, 1 - torch.eye(2)[secrets]):
+        found = mutual_information(Transcript(secrets, guesses, prior))
+        assert found.value == found.low == 0
+        assert 0 < found.high < math.log(2)  # four trials rule little out
+
+
+def test_what_is_right_too_often_has_at_least_the_information_that_fano_asks_for():
+    """Ranked by a sound adversary, stated by one who is a hundred times too sure."""
+    played = bayes(np.random.default_rng(5), 20_000, temper=100.0)
+    found, rate = mutual_information(played), success_rate(played)
+    least = bounds.fano_information(rate.low, PRIOR)
+    assert least > 0
+    assert found.low == pytest.approx(least, rel=0.1)
+    assert found.low <= found.value <= found.high <= truth()
+    assert "Fano" in found.method
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=6), st.floats(0, 1))
+@example(chances=[0.5, 0.5, 0.125], share=5.126699630386321e-09)  # a divergence that rounds below 0
+def test_the_least_information_is_what_the_accuracies_give_back(chances, share):
+    prior = np.array(chances) / sum(chances)
+    accuracy = prior.max() + share * (1 - prior.max())
+    nats = bounds.fano_information(accuracy, prior)
+    again = min(bounds.fano_accuracy(nats, prior), bounds.divergence_accuracy(nats, prior))
+    assert again == pytest.approx(accuracy, abs=1e-6)
+    assert 0 <= nats <= -math.log(prior.max()) + bounds.entropy(prior)
+    assert bounds.fano_information(prior.max() * share, prior) == 0
 
 
 def test_a_binary_symmetric_channel_gives_back_its_error_through_fano():

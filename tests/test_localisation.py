@@ -16,34 +16,27 @@ from leakscope import (
     Chain,
     Dataset,
     Defense,
-    Family,
     GradientChannel,
     Inference,
     LayerAudit,
     LeNet,
-    Logistic,
     Noise,
-    Posterior,
-    RandomForest,
-    Sketch,
-    UnitMax,
     Withhold,
     Within,
     seeded,
 )
 from leakscope.attacks.reconstruction import InvertingGradients
-from leakscope.core import behind
+from leakscope.audits.layers.audit import join_neighbours
+from leakscope.audits.layers.kind import KIND
+from leakscope.audits.layers.protection import scale_noise
+from leakscope.audits.layers.studies import check_claims, correlate, lowess, smooth_trend
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Estimate, behind
 from leakscope.data import synthetic
-from leakscope.errors import ArgumentError, DataError
-from leakscope.experiment import run
-from leakscope.localisation.audit import consecutive
-from leakscope.localisation.protection import noise
-from leakscope.localisation.studies import claims, correlations, lowess, trend
 from leakscope.models import build, layers_of, parameters
-from leakscope.plan import from_document
-
-FOREST = RandomForest(20, leaf=5)
-SMALL = Family((Posterior(FOREST, UnitMax()), Posterior(Logistic(0.1), Sketch(64))), folds=2)
+from leakscope.results.cell import Cell
+from leakscope.results.kind import World
+from leakscope.results.scores import Worth
 
 
 @pytest.fixture(scope="module")
@@ -56,113 +49,106 @@ def records():
     return dataclasses.replace(made, x=x, private={**made.private, "person": people})
 
 
-def cell(**changes):
-    game = {
+def cell(game=None, **changes):
+    members = [
+        {
+            "name": "Posterior",
+            "head": {"name": "RandomForest", "trees": 20, "leaf": 5},
+            "reduce": {"name": "UnitMax"},
+        },
+        {"name": "Posterior", "head": {"name": "Logistic"}, "reduce": {"name": "Sketch", "width": 64}},
+    ]
+    told = {
         "name": "LayerAudit",
         "secrets": ["group"],
         "batch": 4,
         "splits": 20,
         "sensitive": 3,
-        "family": {
-            "name": "Family",
-            "folds": 2,
-            "members": [
-                {
-                    "name": "Posterior",
-                    "head": {"name": "RandomForest", "trees": 20, "leaf": 5},
-                    "reduce": {"name": "UnitMax"},
-                },
-                {
-                    "name": "Posterior",
-                    "head": {"name": "Logistic"},
-                    "reduce": {"name": "Sketch", "width": 64},
-                },
-            ],
-        },
-    } | changes
-    document = {
-        "cell": [
-            {
-                "data": {"name": "synthetic"},
-                "game": game,
-                "model": {"name": "MLP", "hidden": [8, 6]},
-                "rounds": 2,
-                "observe": [1],
-                "trials": 200,
-                "rehearsals": 300,
-                "train": 500,
-                "public": 400,
-            }
-        ]
+        "family": {"name": "Family", "folds": 2, "members": members},
     }
-    return from_document(document).cell[0]
+    table = {
+        "data": {"name": "synthetic"},
+        "game": told | (game or {}),
+        "model": {"name": "MLP", "hidden": [8, 6]},
+        "rounds": 2,
+        "observe": [1],
+        "trials": 200,
+        "rehearsals": 300,
+        "train": 500,
+        "public": 400,
+    }
+    return Cell.model_validate(table | changes)
+
+
+def find(cell, records):
+    return KIND.run(World(cell, 0, records)).found
 
 
 @pytest.fixture(scope="module")
-def result(records):
-    return run(cell(), 0, records=records)
+def found(records):
+    return find(cell(), records)
 
 
-def test_the_first_layer_of_a_net_tells_most_about_the_size_of_an_input(result):
-    latent = result["localisation"]["latent"][0]
-    told = {name: row["information"]["value"] for name, row in latent["layers"].items()}
+def test_the_first_layer_of_a_net_tells_most_about_the_size_of_an_input(found):
+    (latent,) = found.latent
+    told = {name: leak.information.value for name, leak in latent.layers.items()}
     assert list(told) == ["0", "2", "4"]
     assert max(told, key=told.get) == "0"
-    assert latent["layers"]["0"]["information"]["low"] > 0.2
-    assert latent["most"] == pytest.approx(math.log(2))
-    assert latent["together"]["information"]["low"] > 0.2
-    assert latent["labels"]["information"]["value"] == pytest.approx(0, abs=0.01)  # labels are balanced
+    assert latent.layers["0"].information.low > 0.2
+    assert latent.most == pytest.approx(math.log(2))
+    assert latent.together.information.low > 0.2
+    assert latent.labels.information.value == pytest.approx(0, abs=0.01)  # labels are balanced
 
 
-def test_every_part_of_a_result_has_its_place_and_its_layers(result):
-    found = result["localisation"]
-    assert [layer["name"] for layer in found["layers"]] == ["0", "2", "4"]
-    assert [layer["kind"] for layer in found["layers"]] == ["linear"] * 3
-    assert found["layers"][0]["parameters"] == 8 * 10 + 8
-    assert set(found["sensitivity"]) == {"F", "1", "inf", "relative"}
-    assert set(found["latent"][0]["subspace"]) == set(found["latent"][0]["two_sample"]) == {"0", "2", "4"}
-    assert found["original"] is None
-    assert found["pictures"] is None
-    assert set(found["trend"]) == {"0", "2", "4"}
+def test_every_part_of_a_result_has_its_place_and_its_layers(found):
+    assert [(layer.name, layer.place, layer.kind) for layer in found.layers] == [
+        ("0", 1, "linear"),
+        ("2", 2, "linear"),
+        ("4", 3, "linear"),
+    ]
+    assert found.layers[0].parameters == 8 * 10 + 8
+    assert set(found.sensitivity) == {"F", "1", "inf", "relative"}
+    assert set(found.latent[0].subspace) == set(found.latent[0].two_sample) == {"0", "2", "4"}
+    assert found.latent[0].together.layers == ("0", "2", "4")
+    assert (found.original, found.pictures) == (None, ())
+    assert set(found.trend) == {"0", "2", "4"}
 
 
-def test_what_is_left_falls_as_layers_are_kept_local_and_protection_is_audited_again(result):
-    rows = result["localisation"]["protection"]
-    assert rows[0]["measure"] == "none"
-    assert rows[0]["information"]["low"] > 0.2
-    local = [row for row in rows if row["measure"] == "keep local"]
-    assert local[0]["layers"] == ["0"]
-    assert all(len(a["layers"]) + 1 == len(b["layers"]) for a, b in pairwise(local))
-    assert local[-1]["information"]["low"] <= 0 or len(local) == 2
-    noised = next(row for row in rows if row["measure"] == "noise")
-    frozen = next(row for row in rows if row["measure"] == "freeze")
-    assert noised["layers"] == frozen["layers"] == local[-1]["layers"]
-    assert noised["std"] > 0
-    assert noised["information"]["value"] < rows[0]["information"]["value"] / 2
+def test_what_is_left_falls_as_layers_are_kept_local_and_protection_is_audited_again(found):
+    rows = found.protection
+    assert rows[0].measure == "none"
+    assert rows[0].information.low > 0.2
+    local = [row for row in rows if row.measure == "keep local"]
+    assert local[0].layers == ("0",)
+    assert all(len(a.layers) + 1 == len(b.layers) for a, b in pairwise(local))
+    assert local[-1].information.low <= 0 or len(local) == 2
+    frozen, noised = rows[-2:]
+    assert (frozen.measure, noised.measure) == ("freeze", "noise")
+    assert noised.layers == frozen.layers == local[-1].layers
+    assert noised.std > 0
+    assert noised.information.value < rows[0].information.value / 2
 
 
-def test_the_same_seed_gives_the_same_numbers(records, result):
-    again = run(cell(), 0, records=records)
-    assert again["localisation"] == result["localisation"]
+def test_the_same_seed_gives_the_same_numbers(records, found):
+    assert find(cell(), records) == found
 
 
 def test_people_are_kept_together_in_folds_and_splits(records):
-    found = run(
-        cell(people="person", protect=False).model_copy(update={"train": 50, "public": 40}),
-        0,
-        records=records,
-    )
-    assert found["localisation"]["protection"] == []
-    assert found["localisation"]["latent"][0]["layers"]["0"]["information"]["low"] > 0
+    people = find(cell({"people": "person", "protect": False}, train=50, public=40), records)
+    assert people.protection == ()
+    assert people.latent[0].layers["0"].information.low > 0
 
 
 def test_layers_are_looked_at_together_in_runs_of_neighbours(records):
-    found = run(cell(together=2, sensitive=0), 0, records=records)["localisation"]
-    assert list(found["latent"][0]["layers"]) == ["0+2", "2+4"]
-    assert found["sensitivity"] is None
-    assert found["protection"] == []
+    pairs = find(cell({"together": 2, "sensitive": 0}), records)
+    assert {key: leak.layers for key, leak in pairs.latent[0].layers.items()} == {
+        "0+2": ("0", "2"),
+        "2+4": ("2", "4"),
+    }
+    assert pairs.sensitivity == {}
+    assert pairs.protection == ()
     with pytest.raises(ArgumentError, match="at most the model's 3 layers"):
-        consecutive({"a": ("a.w",), "b": ("b.w",), "c": ("c.w",)}, 4)
+        join_neighbours(["a", "b", "c"], 4)
 
 
 def test_pictures_are_rebuilt_and_kept_only_when_asked_for():
@@ -177,20 +163,28 @@ def test_pictures_are_rebuilt_and_kept_only_when_asked_for():
     model = build(LeNet(), train, seeded(0, "model"))
     channel = GradientChannel(model, (parameters(model),))
     attack = InvertingGradients(label="known", iterations=3)
-    for shown in (False, True):
-        audit = LayerAudit(images=2, sensitive=0, reconstruct=attack, shown=shown)
-        found = audit.run(
-            train, public, lambda d: (channel, None), Defense(), rehearsals=10, trials=10, seed=0
+
+    def audit(train, **changes):
+        return LayerAudit(images=2, sensitive=0, reconstruct=attack, **changes).run(
+            train,
+            public,
+            lambda d: (channel, None),
+            Defense(),
+            Worth[Estimate](),
+            rehearsals=10,
+            trials=10,
+            seed=0,
         )
-        assert list(found["original"]["sets"])[-1] == "all layers"
-        assert found["original"]["sets"]["conv1+conv2"]["layers"] == ["conv1", "conv2"]
-        assert (found["pictures"] is not None) == shown
-    assert found["pictures"][0]["original"].startswith("iVBOR")  # a PNG's first bytes in base64
+
+    for shown in (False, True):
+        found = audit(train, shown=shown)
+        assert found.original.whole.layers == ("conv1", "conv2", "fc1", "fc2", "fc3")
+        assert found.original.sets[0].layers == ("conv1", "conv2")
+        assert bool(found.pictures) == shown
+    assert found.pictures[0].original.startswith("iVBOR")  # a PNG's first bytes in base64
     small = dataclasses.replace(train, x=train.x[:, :, :8, :8])
     with pytest.raises(ArgumentError, match="at least 11 x 11 pixels"):
-        LayerAudit(images=2, sensitive=0).run(
-            small, public, lambda d: (channel, None), Defense(), rehearsals=10, trials=10, seed=0
-        )
+        audit(small)
 
 
 def test_noise_has_the_asked_ratio_to_the_layers_own_gradient(records):
@@ -199,7 +193,7 @@ def test_noise_has_the_asked_ratio_to_the_layers_own_gradient(records):
     channel = GradientChannel(model, (parameters(model),))
     game = Inference(public, "group", 4)
     names = layers_of(model)["0"]
-    std = noise(channel, game, names, rng=seeded(0, "noise"), ratio=4.0)
+    std = scale_noise(channel, game, names, rng=seeded(0, "noise"), ratio=4.0)
     view, _ = game.deal(channel, 50, seeded(0, "noise"))
     layers = view.releases[0].layers
     own = torch.cat([layers[name].flatten(1) for name in names], dim=1)
@@ -245,59 +239,56 @@ def test_batches_are_balanced_in_the_label_whatever_the_secret_and_others_are_mi
         Inference(told, "group", 6, balanced=True)
 
 
-def test_correlations_are_those_of_scipy_and_width_is_shown_beside():
-    rng = np.random.default_rng(0)
-    layers = [f"l{i}" for i in range(8)]
-    information, distance = rng.normal(size=8), rng.normal(size=8)
-    found = {
-        "latent": [
-            {
-                "layers": {
-                    n: {"information": {"value": v}} for n, v in zip(layers, information, strict=True)
-                },
-                "subspace": {
-                    n: {"distance": {"value": d}, "null_mean": 1.0, "rank": i + 1, "p": 0.5}
-                    for i, (n, d) in enumerate(zip(layers, distance, strict=True))
-                },
-                "two_sample": {},
-            }
-        ],
-        "layers": [{"name": n, "kind": "linear"} for n in layers],
-        "original": None,
-        "sensitivity": None,
+def with_information(latent, values):
+    """The same secret, had so much been found in each layer."""
+    layers = {
+        name: leak.model_copy(update={"information": dataclasses.replace(leak.information, value=value)})
+        for (name, leak), value in zip(latent.layers.items(), values, strict=True)
     }
-    rows = {row["measure"]: row for row in correlations(found)}
-    assert rows["subspace distance"]["r"] == pytest.approx(np.corrcoef(distance, information)[0, 1])
-    assert rows["subspace distance"]["n"] == 8
-    assert "its random split" not in rows  # a constant correlates with nothing
-    assert rows["square root of rank"]["low"] <= rows["square root of rank"]["r"]
-    held = claims(found)
-    assert held["latent peak at the first classifier layer"].value == float(np.argmax(information) == 0)
-    assert held["subspace distance beats random splits there"].value == 0
+    return latent.model_copy(update={"layers": layers})
 
 
-def test_a_peak_of_neighbours_counts_for_each_of_them_and_a_tie_for_none():
-    def found(values):
-        rows = {name: {"information": {"value": v}} for name, v in values.items()}
-        latent = [{"layers": rows, "subspace": {}, "two_sample": {}}]
-        kinds = [("c", "convolution"), ("f", "linear"), ("g", "linear")]
-        layers = [{"name": name, "kind": kind} for name, kind in kinds]
-        return {"latent": latent, "layers": layers, "original": None, "sensitivity": None}
+def test_correlations_are_those_of_numpy_and_width_is_shown_beside(found):
+    (latent,) = found.latent
+    secrets = [latent, with_information(latent, (0.1, 0.4, 0.2))]
+    rows = {row.measure: row for row in correlate(secrets, None, {})}
+    distance = [one.subspace[name].distance.value for one in secrets for name in one.layers]
+    width = [math.sqrt(one.subspace[name].rank) for one in secrets for name in one.layers]
+    information = [leak.information.value for one in secrets for leak in one.layers.values()]
+    assert rows["subspace distance"].r == pytest.approx(np.corrcoef(distance, information)[0, 1])
+    assert rows["subspace distance"].n == 6
+    assert rows["square root of rank"].r == pytest.approx(np.corrcoef(width, information)[0, 1])
+    assert rows["square root of rank"].low <= rows["square root of rank"].r
+    constant = with_information(latent, (0.1, 0.1, 0.1))
+    assert not list(correlate([constant, constant], None, {}))  # a constant correlates with nothing
 
+
+def test_a_peak_of_neighbours_counts_for_each_of_them_and_a_tie_for_none(found):
+    (latent,) = found.latent
     claim = "latent peak at the first classifier layer"
-    assert claims(found({"c+f": 0.3, "f+g": 0.1}))[claim].value == 1
-    assert claims(found({"c": 0.3, "f": 0.1, "g": 0.0}))[claim].value == 0
-    assert claims(found({"c": 0.0, "f": 0.0, "g": 0.0}))[claim].value == 0
+    kinds = ("convolution", "linear", "linear")
+    layers = [
+        layer.model_copy(update={"kind": kind}) for layer, kind in zip(found.layers, kinds, strict=True)
+    ]
+    for values, held in (((0.1, 0.3, 0.0), 1), ((0.3, 0.1, 0.0), 0), ((0.0, 0.0, 0.0), 0)):
+        assert check_claims(layers, [with_information(latent, values)], None, {})[claim].value == held
+    pair = latent.layers["0"].model_copy(update={"layers": ("0", "2")})
+    joined = latent.model_copy(update={"layers": {"0+2": pair, "4": latent.layers["4"]}})
+    assert check_claims(layers, [with_information(joined, (0.3, 0.1))], None, {})[claim].value == 1
+    share = check_claims(layers, [latent], None, {})["subspace distance beats random splits there"]
+    assert share.value == (latent.subspace["2"].p <= 0.05)
 
 
-def test_the_trend_is_a_line_through_points_on_a_line():
+def test_the_trend_is_a_line_through_points_on_a_line(found):
     x = [0, 1, 2, 3, 4, 5]
     assert lowess(x, [2 * v + 1 for v in x]) == pytest.approx([2 * v + 1 for v in x])
     assert lowess([0, 1], [1.0, 3.0]) == pytest.approx([1, 3])
-    assert trend({"latent": []}) == {}
-    rows = {name: {"information": {"value": v}} for name, v in zip("abcd", (0.1, 0.2, 0.3, 0.4), strict=True)}
-    found = trend({"latent": [{"most": 0.5, "layers": rows}]})
-    assert list(found.values()) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert smooth_trend([]) == {}
+    (latent,) = found.latent
+    line = with_information(latent, (0.1, 0.2, 0.3))
+    assert smooth_trend([line]) == pytest.approx(
+        {"0": 0.1 / latent.most, "2": 0.2 / latent.most, "4": 0.3 / latent.most}
+    )
 
 
 def test_a_model_whose_layers_share_weights_is_refused():

@@ -25,7 +25,7 @@ from leakscope import (
     task_auroc,
     tpr_at_fpr,
 )
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.measures.success import untruncated
 from leakscope.measures.utility import majority
 

@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
 from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
-from leakscope.core import Knowledge, Transcript
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Knowledge, Transcript
 from leakscope.games import Membership
+from leakscope.games.referee import play
 from leakscope.measures.success import advantage, auroc, guessing
-from leakscope.recording import RecordedChannel, Recorder, Recording
-from leakscope.referee import play
+from leakscope.training.recording import RecordedChannel, Recorder, Recording
 
 CLASSES, WIDTH = 4, 30
 ATTACKS = [
@@ -143,7 +143,7 @@ def test_the_cosine_is_that_of_a_loop_of_autograd(label, layer, tmp_path):
     channel = RecordedChannel(recording, net(), ("a",))
     game = Membership(members, records(300, 1), records(100, 2))
     deal = torch.Generator().manual_seed(0)
-    from leakscope.rng import fork, integer
+    from leakscope.core.rng import fork, integer
 
     integer(deal)
     view, secrets = game.deal(channel, 600, fork(deal, 1)[0])
@@ -312,7 +312,7 @@ def test_candidates_of_another_width_are_refused():
 
 
 def test_an_attack_on_gradients_of_many_trials_says_what_it_needs():
-    from leakscope.channels import Silent
+    from leakscope.games.channels import Silent
 
     game = Membership(records(5, 0), records(5, 1))
     with pytest.raises(ArgumentError, match="RecordedChannel"):

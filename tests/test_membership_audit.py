@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from leakscope.attacks.alignment import Cosine, Whitened
-from leakscope.attacks.losses import Loss, Zari
-from leakscope.core import Defense
+from leakscope.attacks.losses import Zari
+from leakscope.audits.membership import MembershipAudit, RecordingAudit
+from leakscope.audits.membership.judged import WatchedFederation, brief, play_clients
+from leakscope.audits.membership.kind import KIND
+from leakscope.audits.membership.simulated import record, roster, settle
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.fingerprints import keyed
+from leakscope.core.nouns import Defense
+from leakscope.core.rng import seeded
 from leakscope.data import load
-from leakscope.dataset import Dataset
-from leakscope.defenses.training import MixupMMD
-from leakscope.errors import ArgumentError, DataError
 from leakscope.measures.membership import p_values
-from leakscope.membership import MembershipAudit, RecordingAudit
-from leakscope.membership.judged import Watched, brief, played
-from leakscope.membership.simulated import audited, evaluated, recorded, roster
 from leakscope.models import MLP, build
-from leakscope.recording import Recorder, Recording
-from leakscope.rng import seeded
+from leakscope.results.cell import Cell
+from leakscope.results.kind import World
 from leakscope.training import Local, federate
+from leakscope.training.recording import Recorder, Recording
 
 LOCAL = Local(0.2, batch=10)
 
@@ -40,9 +44,19 @@ def audit(**changes) -> MembershipAudit:
     return MembershipAudit(settings.pop("attacks", (Cosine(),)), LOCAL, **settings)
 
 
-def run(made: MembershipAudit, data: Dataset, **changes):
-    settings = {"rounds": 3, "observed": (0, 2), "defense": Defense(), "trials": 200, "seed": 0} | changes
-    return audited(made, MLP((8,)), data, **settings)[0]
+GAME = {"name": "MembershipAudit", "attacks": [{"name": "Cosine"}], "clients": 3, "size": 20, "known": 40}
+GAME |= {"local": {"name": "Local", "rate": 0.2, "batch": 10}, "held": 30}
+
+
+def world(data: Dataset, *, seed: int = 0, cell=(), **game) -> World:
+    tables = {"data": {"name": "table"}, "game": GAME | game, "model": {"name": "MLP", "hidden": [8]}}
+    return World(
+        Cell.model_validate({"rounds": 3, "observe": (1, 3), "trials": 200} | tables | dict(cell)), seed, data
+    )
+
+
+def run(data: Dataset, **changes):
+    return KIND.run(world(data, **changes)).found
 
 
 def test_members_the_adversarys_records_the_thresholds_and_the_judged_are_disjoint():
@@ -77,43 +91,83 @@ def test_too_few_records_say_how_many_are_left():
 
 
 def test_every_attack_is_judged_on_every_client_and_what_was_learned_is_beside_it():
-    found = run(audit(attacks=(Cosine(), Whitened(label="predicted"), Loss(), Zari())), table(300, 0))
-    attacks = found["membership"]["attacks"]
-    assert [one["attack"] for one in attacks] == ["Cosine", "Whitened(label='predicted')", "Loss", "Zari"]
-    assert all(one["clients"] == 3 for one in attacks)
-    sizes = {
-        key: found["membership"][key] for key in ("clients", "members", "known", "held", "others", "rounds")
-    }
-    assert sizes == {"clients": 3, "members": 60, "known": 40, "held": 30, "others": 170, "rounds": 2}
-    assert found["utility"]["trained"]["n"] == 60
-    for one in attacks:
-        assert set(one["deviation"]) == set(one["estimates"])
-        assert one["estimates"]["auroc"]["low"] <= one["estimates"]["auroc"]["value"]
+    attacks = [
+        {"name": "Cosine"},
+        {"name": "Whitened", "label": "predicted"},
+        {"name": "Loss"},
+        {"name": "Zari"},
+    ]
+    found = run(table(300, 0), attacks=attacks)
+    assert [one.name for one in found.attacks] == ["Cosine", "Whitened(label='predicted')", "Loss", "Zari"]
+    assert all(one.games == 3 for one in found.attacks)
+    sizes = (found.clients, found.members, found.known, found.held, found.others, found.judged, found.rounds)
+    assert sizes == (3, 60, 40, 30, 170, 100, 2)
+    assert found.utility.trained.n == 60
+    for one in found.attacks:
+        assert [name for name, _ in one.deviation.present()] == [name for name, _ in one.scores.present()]
 
 
 def test_a_rate_that_the_held_records_cannot_judge_is_left_out():
-    estimates = run(audit(held=30), table(300, 0))["membership"]["attacks"][0]["estimates"]
-    assert "conformal_fpr_at_5%" in estimates
-    assert "conformal_fpr_at_1%" not in estimates
+    scores = run(table(300, 0), held=30).attacks[0].scores
+    assert scores.conformal_fpr_at_5 is not None
+    assert scores.conformal_fpr_at_1 is None
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
-    first, again, other = (run(audit(), table(300, 0), seed=seed) for seed in (1, 1, 2))
+    first, again, other = (run(table(300, 0), seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
-@pytest.mark.parametrize("seen", ["sum", "broadcast"])
-def test_where_clients_are_not_told_apart_all_members_are_judged_at_once(seen):
-    found = run(audit(seen=seen), table(300, 0))["membership"]
-    assert found["attacks"][0]["clients"] == 1
-    assert found["seen"] == seen
-
-
 def test_a_defense_that_needs_held_out_records_gets_the_clients_own():
-    run(audit(validation=20), table(300, 0), defense=MixupMMD(weight=0.5))
+    mixed = {"defense": {"name": "MixupMMD", "weight": 0.5}}
+    assert run(table(300, 0), validation=20, cell=mixed).attacks
     with pytest.raises(ArgumentError, match="held must be records"):
-        run(audit(), table(300, 0), defense=MixupMMD(weight=0.5))
+        KIND.check(world(table(300, 0), cell=mixed))
+
+
+@pytest.mark.parametrize(
+    ("words", "cell", "game"),
+    [
+        ("leave -10 of 300 different records", {}, {"size": 80}),
+        ("or a layer of the model", {}, {"attacks": [{"name": "Cosine", "layer": "head"}]}),
+        ("layers of the model", {}, {"attacks": [{"name": "Whitened", "only": ["head"]}]}),
+        ("rounds from 1 to 3", {"observe": (4,)}, {}),
+        (
+            "Within.layers must name layers",
+            {},
+            {"upload": {"name": "Within", "defense": {"name": "Sign"}, "layers": ["x"]}},
+        ),
+        ("must act on a finished update", {}, {"upload": {"name": "DPSGD"}}),
+        ("records of the smallest client", {}, {"virtual": 21}),
+        (
+            "shares its noise among 7 clients",
+            {},
+            {"upload": {"name": "FlowerFixedClipping", "noise": 1.0, "clients": 7}},
+        ),
+        ("records that are no images", {}, {"local": {"name": "Local", "rate": 0.1, "augment": ["flip"]}}),
+        ("a single record", {}, {"clients": 60, "size": 1, "attacks": [{"name": "Zari"}]}),
+    ],
+)
+def test_what_the_records_or_the_model_cannot_give_is_refused_before_anything_is_trained(words, cell, game):
+    data = table(300, 0)
+    KIND.check(world(data))
+    with pytest.raises((ArgumentError, DataError), match=words):
+        KIND.check(world(data, cell=cell, **game))
+
+
+def test_an_attack_refuses_a_model_that_it_cannot_be_played_on():
+    data, model = table(8, 0), nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 3))
+    Cosine().check(model, data.x, data.y)
+    with pytest.raises(ArgumentError, match="linear"):
+        Whitened().check(model, data.x, data.y)
+
+
+def test_a_check_leaves_the_numbers_as_they_are():
+    asked = world(table(300, 0))
+    first = KIND.run(asked).found
+    KIND.check(asked)
+    assert KIND.run(asked).found == first
 
 
 def test_an_attack_is_called_by_what_differs_from_its_defaults():
@@ -130,12 +184,10 @@ def test_non_members_are_called_at_the_promised_rates_over_a_hundred_federations
     for seed in range(100):
         who = roster(made, table(2 * 20 + 30 + held + judged, seed), seeded(seed, "split"))
         model = build(MLP((8,)), who.members[0], seeded(seed, "model"))
-        federation = recorded(
-            made, model, who, rounds=1, observed=(0,), defense=Defense(), rng=seeded(seed, "training")
-        )
+        federation = record(made, model, who, 1, (0,), defense=Defense(), rng=seeded(seed, "training"))
         with federation as (recording, history):
-            watched = Watched(recording, evaluated(model, history), ("0",), (0,))
-            (transcript,) = played(Cosine(), watched, who, trials=2 * judged, seed=seed)
+            watched = WatchedFederation(recording, settle(model, history), ("0",), (0,))
+            ((_, transcript),) = play_clients(Cosine(), watched, who, trials=2 * judged, seed=seed)
         p = p_values(transcript)[transcript.secrets == 0]
         assert len(p) == judged
         for rate in rates:
@@ -166,20 +218,30 @@ def federation(tmp_path):
     return model, candidates, tmp_path
 
 
+def recorded(folder, data: Dataset, *, trials: int = 10, model=None, **game) -> World:
+    tables = {
+        "data": {"name": "candidates"},
+        "model": model or {"name": "MLP", "hidden": [32]},
+        "trials": trials,
+    }
+    game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": "Cosine"}]} | game
+    return World(Cell.model_validate(tables | {"game": game}), 0, data)
+
+
 def test_a_recording_is_audited_and_its_records_listed_only_when_asked(federation):
-    model, candidates, folder = federation
-    listed = folder / "records.csv"
-    made = RecordingAudit(str(folder / "run"), (Cosine(), Whitened()), records=str(listed))
-    found = made.run(model, candidates, trials=2_000, seed=0)["membership"]
-    assert found["clients"] == 2
-    assert found["members"] == 100
-    assert found["attacks"][1]["estimates"]["auroc"]["value"] > 0.8
+    _, candidates, folder = federation
+    listed, both = folder / "records.csv", [{"name": "Cosine"}, {"name": "Whitened"}]
+    asked = recorded(folder / "run", candidates, trials=2_000, attacks=both, records=True)
+    found = KIND.run(replace(asked, keep=lambda name, content: listed.write_bytes(content))).found
+    assert found.clients == 2
+    assert found.members == 100
+    assert found.attacks[1].scores.auroc.value > 0.8
     with listed.open(newline="") as file:
         rows = list(csv.DictReader(file))
     # Two attacks, and the records of nobody are held against either client.
-    assert len(rows) == 2 * (100 + 2 * found["others"])
+    assert len(rows) == 2 * (100 + 2 * found.others)
     assert {row["client"] for row in rows} == {"0", "1"}
-    keys = candidates.hashes
+    keys = [keyed(key) for key in candidates.hashes]
     for row in rows[:: len(rows) // 20]:
         assert keys[int(row["row"])] == row["hash"]
         assert 0 < float(row["p_value"]) <= 1
@@ -187,8 +249,9 @@ def test_a_recording_is_audited_and_its_records_listed_only_when_asked(federatio
     groups = [[r for r in strong if (whose[int(r["row"])] < 2) == member] for member in (True, False)]
     called = [sum(float(r["p_value"]) <= 0.05 for r in group) / len(group) for group in groups]
     assert called[0] > 3 * called[1]
-    made = RecordingAudit(str(folder / "run"), (Cosine(),))
-    made.run(model, candidates, trials=2_000, seed=0)
+    KIND.run(
+        replace(recorded(folder / "run", candidates, trials=2_000), keep=lambda name, _: pytest.fail(name))
+    )
     assert {path.name for path in folder.iterdir()} == {"run", "records.csv"}
 
 
@@ -209,53 +272,55 @@ def test_a_recording_that_declares_its_loss_and_preprocessing_is_audited_with_th
         recorder = Recorder(folder / f"run{i}", model, model_name="mlp", **said)
         again = Recorder(folder / f"run{i}", model, model_name="mlp", **said)
         assert again.loss == recorder.loss
-        audit = RecordingAudit(str(folder / f"run{i}"), (Cosine(),), preprocessing=asked)
-        if words is None:
-            audit.check(Recording(folder / f"run{i}"))
-        else:
-            with pytest.raises(DataError, match=words):
-                audit.run(model, candidates, trials=10, seed=0)
+        with pytest.raises(DataError, match=words or "names no client of the recording"):
+            KIND.check(recorded(folder / f"run{i}", candidates, preprocessing=asked))
     with pytest.raises(DataError, match="with preprocessing 'abc' where this has None"):
         Recorder(folder / "run1", model, model_name="mlp")
 
 
 def test_candidates_of_nobody_in_the_recording_are_refused(federation):
-    model, candidates, folder = federation
+    _, candidates, folder = federation
     strangers = Dataset(
         candidates.x, candidates.y, candidates.private, values={"client": ("anna", "ben", "nobody")}
     )
     with pytest.raises(DataError, match="names no client of the recording: it has 'anna'"):
-        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, strangers, trials=10, seed=0)
+        KIND.check(recorded(folder / "run", strangers))
     few = candidates.take((candidates.private["client"] < 2).nonzero()[:, 0])
     with pytest.raises(DataError, match="0 candidates belong to no client"):
-        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, few, trials=10, seed=0)
+        KIND.check(recorded(folder / "run", few))
 
 
 def test_a_record_of_a_client_and_of_nobody_is_refused_by_number(federation):
-    model, candidates, folder = federation
+    _, candidates, folder = federation
     member = int((candidates.private["client"] == 0).nonzero()[0])
     doubled = candidates.take(torch.tensor([member, *range(len(candidates))]))
     doubled.private["client"][0] = 2
     with pytest.raises(DataError, match=f"candidates 0 and {member + 1} are the same record"):
-        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, doubled, trials=10, seed=0)
+        KIND.check(recorded(folder / "run", doubled))
 
 
 def test_a_model_whose_statistics_are_not_recorded_is_refused(federation):
     _, candidates, folder = federation
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
-    with pytest.raises(ArgumentError, match=r"model\.2 must not need running statistics"):
-        RecordingAudit(str(folder / "run"), (Cosine(),)).run(model, candidates, trials=10, seed=0)
+    with pytest.raises(ArgumentError, match="must not need running statistics"):
+        KIND.check(recorded(folder / "run", candidates, model={"name": "DenseNet", "depth": 10, "growth": 4}))
     with pytest.raises(ArgumentError, match="told half of the members"):
-        RecordingAudit("run", (Zari(),), records="x.csv")
+        RecordingAudit("run", (Zari(),), records=True)
 
 
 def test_clients_that_sit_out_some_rounds_are_judged_on_theirs():
-    found = run(audit(fraction=0.5), table(300, 0), rounds=6, observed=range(6))["membership"]
-    assert 1 <= found["rounds"] < 6
+    found = run(table(300, 0), fraction=0.5, cell={"rounds": 6, "observe": None})
+    assert 1 <= found.rounds < 6
 
 
-def test_candidates_that_do_not_fit_the_recorded_model_are_refused(federation):
+def test_candidates_and_models_that_are_not_the_recordings_are_refused(federation):
     _, candidates, folder = federation
     with pytest.raises(DataError, match="does not fit the model"):
-        RecordingAudit(str(folder / "run"), (Cosine(),)).run(nn.Linear(64, 10), candidates, trials=10, seed=0)
+        KIND.check(recorded(folder / "run", candidates, model={"name": "MLP", "hidden": [16]}))
+    wide = Dataset(
+        candidates.x.flatten(1)[:, :60], candidates.y, candidates.private, values=candidates.values
+    )
+    with pytest.raises(DataError, match="the recording takes 64"):
+        KIND.check(recorded(folder / "run", wide))
+    with pytest.raises(DataError, match="has changed since the plan was written"):
+        KIND.check(recorded(folder / "run", candidates, digest="0" * 64))
     assert Recording(folder / "run").rounds == (0, 1, 2, 3)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from leakscope.core import Transcript
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Transcript
 from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr, t_test_p_values
 
 PRIOR = torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -15,6 +15,7 @@ import pytest
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="Linux tells the high-water mark"
 )
+ROWS = 500_000
 SLACK = 200e6  # bytes that libraries take of their own on the way: pieces of a file, buffers, code
 
 
@@ -38,8 +39,8 @@ def peak(code: str, **given: object) -> dict:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """A million rows of ten columns: 34 inputs once encoded, 136 MB."""
-    rng, n = np.random.default_rng(0), 1_000_000
+    """Half a million rows of ten columns: 34 inputs once encoded, 68 MB."""
+    rng, n = np.random.default_rng(0), ROWS
     columns = {f"n{i}": rng.integers(0, 10_000, n) / 10 for i in range(5)}
     columns |= {"ward": rng.choice(list("ABCDEF"), n), "city": rng.choice([f"city{i}" for i in range(20)], n)}
     columns |= {"code": rng.integers(0, 1_000, n)}
@@ -50,7 +51,7 @@ def table(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_million_rows_are_read_and_split_in_the_copies_that_are_promised(table):
+def test_half_a_million_rows_are_read_and_split_in_the_copies_that_are_promised(table):
     told = peak(
         """
         from leakscope import from_csv, seeded
@@ -67,19 +68,19 @@ def test_a_million_rows_are_read_and_split_in_the_copies_that_are_promised(table
         path=str(table),
     )
     print({name: round(told[name] / told["size"], 2) for name in ("read", "split")}, told)
-    assert told["rows"] == 1_000_000
-    assert told["size"] == 34 * 4 * 1_000_000
-    columns = 10 * 8 * 1_000_000  # a code and a number of every cell, before they are encoded
+    assert told["rows"] == ROWS
+    assert told["size"] == 34 * 4 * ROWS
+    columns = 10 * 8 * ROWS  # a code and a number of every cell, before they are encoded
     assert told["read"] <= told["size"] + columns + SLACK
     assert told["split"] <= told["copies"] * told["size"] + SLACK
 
 
 @pytest.mark.slow
-def test_a_million_rows_are_audited_in_a_few_copies_of_the_records(table, tmp_path):
+def test_half_a_million_rows_are_audited_in_a_few_copies_of_the_records(table, tmp_path):
     told = peak(
         """
         import sys
-        import leakscope.cli, leakscope.experiment, leakscope.report, pandas
+        import leakscope.cli, leakscope.run.experiment, leakscope.report.page, pandas
         before = peak()
         words = ["audit", given["path"], "--label", "mark", "--secret", "gender", "--trials", "200"]
         words += ["--rehearsals", "200", "--rounds", "1", "--jobs", "1", "-o", given["out"]]
@@ -90,7 +91,7 @@ def test_a_million_rows_are_audited_in_a_few_copies_of_the_records(table, tmp_pa
         path=str(table),
         out=str(tmp_path / "out"),
     )
-    size = 34 * 4 * 1_000_000
+    size = 34 * 4 * ROWS
     print(f"{told['audit'] / size:.2f} copies of the records")
     assert told["code"] == 0
     assert (tmp_path / "out" / "report.html").exists()
@@ -122,8 +123,9 @@ def passes(widths: list[int]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", [64, 1_024])
+@pytest.mark.parametrize("records", [64, 600])
 def test_sixty_million_parameters_are_aligned_in_one_copy_of_them(records):
+    """However many records: 600 are more than one pass has."""
     widths = [1_000, 7_000, 7_500, 10]
     told = peak(
         MODEL
@@ -146,8 +148,9 @@ print(json.dumps({"peak": peak() - before, "size": size, "finite": finite}))
 
 
 @pytest.mark.slow
-def test_sixty_million_parameters_are_whitened_in_a_few_copies_of_their_moments():
-    widths = [1_024] * 58 + [10]
+def test_thirty_million_parameters_are_whitened_in_a_few_copies_of_their_moments():
+    """Their moments are 490 MB: one copy more than is allowed would not fit into the slack."""
+    widths = [1_024] * 29 + [10]
     told = peak(
         MODEL
         + """
@@ -164,7 +167,7 @@ print(json.dumps({"whitened": whitened, "peak": peak() - before, "size": size, "
     )
     print({name: round(told[name] / told["size"], 2) for name in ("whitened", "peak", "moments")})
     assert told["finite"]
-    assert told["size"] > 4 * 59e6
+    assert told["moments"] > 2 * SLACK
     assert told["whitened"] <= 2 * told["moments"] + told["size"] + passes(widths) + SLACK
     # their inverse roots twice, in double and in single precision; the parameters and the direction again
     assert told["peak"] <= 2 * told["moments"] + 2 * told["size"] + passes(widths) + SLACK

@@ -17,9 +17,11 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from leakscope import gradients
-from leakscope.dataset import Column, Dataset
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import seeded
+from leakscope.core.tables import architecture
 from leakscope.defenses.bottleneck import VIB
-from leakscope.errors import ArgumentError
 from leakscope.gradients.records import Records
 from leakscope.models import (
     CNN,
@@ -39,9 +41,7 @@ from leakscope.models import (
     layers_of,
     parameters,
 )
-from leakscope.plan import architecture
-from leakscope.recording import Recorder, Recording
-from leakscope.rng import seeded
+from leakscope.training.recording import Recorder, Recording
 
 
 def some(*shape: int, classes: int = 10, n: int = 4) -> Dataset:

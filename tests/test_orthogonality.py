@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
 from leakscope.gradients import per_record
 from leakscope.measures.orthogonality import orthogonality, update_cosines
 

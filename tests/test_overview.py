@@ -2,138 +2,132 @@
 
 from __future__ import annotations
 
-import warnings
+import tomllib
 
 import pytest
-import test_report_guards as guards
-import test_report_layers as layers
-import test_report_membership as membership
-from test_report import HOSTILE, Tags, failed, hostile, result
-from test_report_defenses import audit
+import tomli_w
+from builders import HOSTILE, KINDS, Tags, fail, game, keep, measure
 
-from leakscope import overview, report, store
-from leakscope.errors import StoreError
+from leakscope.core.errors import StoreError
+from leakscope.report import overview
+from leakscope.report.page import write
+from leakscope.report.report import read_report
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
-    from typer.testing import CliRunner
-
-    from leakscope.cli import app
-
-PLAN = """name = "{}"
-[[cell]]
-data = {{name = "adult"}}
-game = {{name = "Inference", secret = "sex"}}
-"""
-APPETITE = """[[limit]]
-secret = "sex"
-measure = "advantage"
-at_most = 0.1
-"""
+APPETITE = '[[limit]]\nsecret = "sex"\nmeasure = "advantage"\nat_most = 0.1\n'
 
 
-def folder(path, results, *, reported=True):
-    store.write(path / "plan.toml", PLAN.format(path.name))
-    for i, one in enumerate(results):
-        store.save(path, {**one, "key": f"{i:016x}"})
-    if reported:
-        report.write(path)
-    return path
+@pytest.fixture
+def look(tmp_path):
+    """The run of these results, seen from a page beside their folder."""
+
+    def run(*results, at="audit"):
+        found, bad = overview.read_runs([keep(tmp_path / at, results)], page=tmp_path / "summary.html")
+        assert not bad
+        return found[0]
+
+    return run
 
 
-def headline(*results):
-    return min(overview.headlines(results), key=lambda one: one.worst_first)
+def without_script(html):
+    assert html.count("<script") == 1  # its own
+    return Tags(html.partition("<script>")[0] + "</body></html>")
 
 
-def test_the_headline_of_a_game_is_its_worst_setting_beside_guessing():
-    found = headline(result(shift=-0.1), result("race", defense={"name": "Sign"}), failed())
-    assert (found.about, found.defense, found.severity) == ("race", "Sign", "severe")
-    assert found.shown == ("91.0%", "89.0% to 93.0%", "67.0%")
-    assert found.utility.value == 0.85
+def test_the_verdict_of_a_run_is_that_of_its_worst_setting_beside_guessing(look):
+    worst = game("race", rate=0.95, prior=0.25, accuracy=0.85, defense={"name": "Sign"})
+    run = look(game(rate=0.6), worst, fail(game("age")))
+    verdict = run.verdict
+    assert (verdict.about.split()[0], verdict.defense, verdict.severity) == ("race", "Sign", "severe")
+    assert (verdict.measure, verdict.average.value, verdict.guessing) == ("success", 0.95, 0.75)
+    assert verdict.utility.value == 0.85
+    assert (run.results, run.failed) == (3, 1)
+    assert overview.say(verdict)[::2] == ("95.0%", "75.0%")
 
 
-@pytest.mark.parametrize(
-    ("one", "measure", "shown", "defense"),
-    [
-        (membership.federation(), "hits at 1% false alarms", ("22.0%", "12.0% to 30.0%", "1.0%"), ""),
-        (guards.guarded(), "AUROC", ("0.560", "0.550 to 0.570", "0.500"), "Inf2Guard, loss mmd, λ=0.75"),
-        (audit(), "epsilon", ("at least 5.300", "at 95% confidence", "–"), "DPSGD (clip 2.0, noise 0.1)"),
-    ],
-)
-def test_every_kind_of_run_has_a_headline(one, measure, shown, defense):
-    found = headline(one)
-    assert (found.measure, found.shown, found.defense) == (measure, shown, defense)
-
-
-def test_the_headline_of_layers_is_the_view_with_the_surest_advantage():
-    found = headline(layers.localisation())
-    whole = layers.latent()["together"]["advantage"]
-    assert found.attack == "Male, all layers"
-    assert (found.found.value, found.guessing) == (whole["value"], 0.0)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_the_verdict_of_its_own_report(look, tmp_path, kind):
+    verdict = look(measure(kind)).verdict
+    assert verdict == read_report(tmp_path / "audit").verdicts[0]
+    value, between, base = overview.say(verdict)
+    assert value != "–"
+    assert between
+    assert (base == "–") == (kind == "canary")  # of an epsilon nobody guesses
 
 
 def test_links_are_relative_to_the_page_and_quoted(tmp_path):
-    run = folder(tmp_path / "a b" / "audit #1", [result()])
-    found, bad = overview.runs([run], page=tmp_path / "pages" / "summary.html")
-    assert bad == []
-    assert found[0].link == "../a%20b/audit%20%231/report.html"
-    bare, _ = overview.runs([folder(tmp_path / "bare", [result()], reported=False)], page=tmp_path / "s.html")
-    assert bare[0].link == ""
-    assert "no report written" in Tags(overview.render(bare, [])).text
+    run = keep(tmp_path / "a b" / "audit #1", [game()])
+    place = tmp_path / "pages" / "summary.html"
+    (bare,), _ = overview.read_runs([run], page=place)
+    assert bare.link == ""
+    assert "no report written" in without_script(overview.render([bare], [])).text
+    write(run)
+    (found,), _ = overview.read_runs([run], page=place)
+    assert found.link == "../a%20b/audit%20%231/report.html"
+    assert ("a", {"href": found.link}) in without_script(overview.render([found], [])).seen
 
 
 @pytest.mark.parametrize("place", ["audit/gate.toml", "audit/appetite.toml", "appetite.toml"])
-def test_a_gate_is_shown_where_an_appetite_lies_with_or_beside_the_results(tmp_path, place):
-    run = folder(tmp_path / "audit", [result()])
-    assert overview.runs([run], page=tmp_path / "s.html")[0][0].gate == ""
+def test_a_gate_is_shown_where_an_appetite_lies_with_or_beside_the_results(look, tmp_path, place):
+    assert look(game()).gate == ""
     (tmp_path / place).write_text(APPETITE)
-    assert overview.runs([run], page=tmp_path / "s.html")[0][0].gate == "fail"
+    assert look(game()).gate == "fail"
+    (tmp_path / place).write_text(APPETITE.replace("0.1", "0.99"))
+    assert look(game()).gate == "pass"
 
 
-def test_a_bad_appetite_does_not_hide_the_run(tmp_path):
-    run = folder(tmp_path / "audit", [result()])
-    (tmp_path / "appetite.toml").write_text("limit = 3")
-    (found,), (sentence,) = overview.runs([run], page=tmp_path / "s.html")
-    assert found.headline.about == "sex"
-    assert "appetite" in sentence
+def test_what_failed_or_was_not_run_is_told_beside_the_verdict(look, tmp_path):
+    run = look(game(rate=0.5, n=4_000), fail(game("race")))
+    plan = tmp_path / "audit" / "plan.toml"
+    wider = tomllib.loads(plan.read_text()) | {"seeds": [0, 1, 2]}
+    plan.write_text(tomli_w.dumps(wider))
+    (short,), _ = overview.read_runs([tmp_path / "audit"], page=tmp_path / "s.html")
+    assert (run.verdict.severity, run.failed, run.missing, short.missing) == ("none", 1, 0, 4)
+    page, row = without_script(overview.render([short], [])).text, " ".join(overview.rows([short])[0])
+    assert "1 failed" in page
+    assert "4 not run" in page
+    assert "1 of 6 failed" in row
+    assert "4 of 6 not run" in row
 
 
 def test_bad_folders_get_a_sentence_each_and_the_others_are_shown(tmp_path):
-    good, empty = folder(tmp_path / "good", [result(), failed()]), folder(tmp_path / "empty", [])
-    broken, torn = folder(tmp_path / "broken", [result()]), folder(tmp_path / "torn", [])
-    (broken / "cells" / f"{0:016x}.json").write_text("{")
+    good, empty, broken, torn, unsure = (
+        keep(tmp_path / name, results)
+        for name, results in (
+            ("good", [game(), fail(game("race"))]), ("empty", []), ("broken", [game()]), ("torn", []), ("unsure", [game()])
+        )
+    )  # fmt: skip
+    next((broken / "cells").iterdir()).write_text("{")
     (torn / "plan.toml").write_text("name = ")
-    every = [good, empty, broken, torn, tmp_path / "none"]
+    (unsure / "appetite.toml").write_text("limit = 3")
+    every = [good, empty, broken, torn, tmp_path / "none", unsure]
     found, bad = overview.write(every, tmp_path / "summary.html")
-    assert [run.title for run in found] == ["good", "empty"]
-    assert [sum(name in sentence for name in ("broken", "torn", "none")) for sentence in bad] == [1, 1, 1]
-    assert all(sentence.count("\n") == 0 for sentence in bad)
-    text = Tags(
-        (tmp_path / "summary.html").read_text(encoding="utf-8").partition("<script>")[0] + "</body></html>"
-    ).text
+    assert [run.folder for run in found] == ["good", "empty", "unsure"]
+    named = ("broken", "torn", "none", "unsure")
+    assert [[name in sentence for name in named].index(True) for sentence in bad] == [0, 1, 2, 3]
+    assert all(sentence.isprintable() for sentence in bad)
+    text = without_script((tmp_path / "summary.html").read_text(encoding="utf-8")).text
     assert "nothing has been run yet" in text
-    assert "1 failed" in text
-    assert all(sentence.split(";")[0] in text for sentence in bad)
+    assert all(sentence in text for sentence in bad)
 
 
 def test_no_name_becomes_markup_and_the_only_script_is_the_pages_own(tmp_path):
-    run = folder(tmp_path / "run", hostile())
-    store.write(run / "plan.toml", f"name = '''{HOSTILE}'''\n")
-    overview.write([run], tmp_path / "summary.html")
+    one = game(HOSTILE, id=HOSTILE, defense={"name": HOSTILE}, data={"name": HOSTILE})
+    overview.write([keep(tmp_path / "run", [one], name=HOSTILE)], tmp_path / "summary.html")
     html = (tmp_path / "summary.html").read_text(encoding="utf-8")
-    assert html.count("<script") == 1
-    before = Tags(html.partition("<script>")[0] + "</body></html>")
-    assert not {"img", "iframe", "link"} & {tag for tag, _ in before.seen}
-    assert not [name for _, attrs in before.seen for name in attrs if name.startswith("on")]
+    seen = without_script(html).seen
+    assert not {"img", "iframe", "link"} & {tag for tag, _ in seen}
+    assert not [name for _, attrs in seen for name in attrs if name.startswith("on")]
     assert "http" not in html
 
 
-def test_the_command_writes_the_page_and_refuses_if_nothing_can_be_read(tmp_path):
-    run = folder(tmp_path / "audit", [result()])
-    page = tmp_path / "out" / "all.html"
-    said = CliRunner().invoke(app, ["summary", str(run), str(tmp_path / "none"), "-o", str(page)])
-    assert said.exit_code == 0
-    assert "91.0% success rate" in said.stdout
+def test_the_command_writes_the_page_and_refuses_if_nothing_can_be_read(leakscope, tmp_path):
+    run, page = keep(tmp_path / "audit", [game(rate=0.91, n=1_000)]), tmp_path / "out" / "all.html"
+    said = leakscope("summary", run, tmp_path / "none", "-o", page)
+    assert said.code == 0
+    assert "91.0% Success rate" in " ".join(said.out.split())
+    assert "none" in said.err
     assert page.exists()
     with pytest.raises(StoreError, match=r"has no plan\.toml"):
         overview.write([tmp_path / "none"], page)
+    assert leakscope("summary", tmp_path / "none", "-o", tmp_path / "no.html").code == 2
+    assert not (tmp_path / "no.html").exists()

@@ -7,11 +7,14 @@ import math
 from pathlib import Path
 
 import pytest
+from builders import fail, game, measure, transcript
 
-from leakscope import published
-from leakscope.errors import PlanError
-from leakscope.membership.judged import brief
-from leakscope.plan import construct, federated, from_document, guards, localises
+from leakscope.audits.membership.judged import brief
+from leakscope.core.errors import PlanError
+from leakscope.core.tables import construct
+from leakscope.results.kind import kind_named
+from leakscope.run import published
+from leakscope.run.plan import from_document
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,24 +32,22 @@ def test_every_cell_of_a_paper_is_a_valid_plan(number):
 
 def measures(cell) -> set[str]:
     """What a result of the cell can be compared by."""
-    if guards(cell):
-        judged = list(construct(cell.game, "audit").asked())
-        assert len(judged) == 1 or not cell.published
-        measures = ("success_rate", "auroc", "ssim", "psnr")
-        names = ("strongest", "stale", "Inversion", "Decoder")
-        return {"utility", *(f"{name} {measure}" for name in names for measure in measures)}
-    if localises(cell):
-        return layered(construct(cell.game, "audit"))
-    if not federated(cell):
-        return {*published.MEASURES}
-    attacks = [brief(attack) for attack in construct(cell.game, "audit").attacks]
-    return {
-        "accuracy",
-        *(f"{a} {m}" for a in attacks for m in ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")),
-    }
+    return MEASURES_OF[cell.kind](construct(cell.game, "audit") if cell.kind in AUDITED else None, cell)
 
 
-def layered(audit) -> set[str]:
+def guarded(audit, cell) -> set[str]:
+    assert len(audit.asked) == 1 or not cell.published
+    names = ("strongest", "stale", "Inversion", "Decoder")
+    kinds = ("success_rate", "auroc", "ssim", "psnr")
+    return {"utility", *(f"{name} {measure}" for name in names for measure in kinds)}
+
+
+def attacked(audit, cell) -> set[str]:
+    ratios = ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")
+    return {"accuracy", *(f"{brief(attack)} {measure}" for attack in audit.attacks for measure in ratios)}
+
+
+def layered(audit, cell) -> set[str]:
     """The claims that the parts of an audit of layers can bear out."""
     found = set()
     if audit.secrets:
@@ -55,6 +56,22 @@ def layered(audit) -> set[str]:
     if audit.sensitive:
         found |= {f"{norm} sensitivity peak at the first layer" for norm in ("F", "1", "inf", "relative")}
     return found | ({"original peak at the first layers"} if audit.images else set())
+
+
+MEASURES_OF = {
+    "inference": lambda audit, cell: set(entries_of("game")),
+    "mechanism": lambda audit, cell: set(entries_of("canary")),
+    "membership": attacked,
+    "layers": layered,
+    "guards": guarded,
+}
+AUDITED = ("membership", "layers", "guards")
+
+
+def entries_of(kind: str):
+    """The names under which a measured result of the kind can be compared."""
+    result = measure(kind)
+    return kind_named(result.kind).entries(result.found)
 
 
 @pytest.mark.parametrize("number", published.documents())
@@ -80,58 +97,37 @@ def test_cells_whose_files_are_not_here_are_named(monkeypatch):
         published.plan("000", only=["fig1"])
 
 
-def result(seed: int, value: float, published_value: float | None = 0.9) -> dict:
+def ran(seed: int, hits: int, theirs: float = 0.9):
     """A finished run of property-adult."""
-    estimate = {
-        "name": "AUROC",
-        "value": value,
-        "low": value - 0.01,
-        "high": value + 0.01,
-        "level": 0.95,
-        "n": 100,
-        "method": "m",
-    }
-    theirs = {} if published_value is None else {"auroc": published_value}
-    return {
-        "key": f"k{seed}",
-        "seed": seed,
-        "cell": {
-            "id": "property-adult",
-            "figure": ["fig2"],
-            "published": theirs,
-            "note": "",
-            "rounds": 5,
-            "trials": 100,
-            "rehearsals": 100,
-        },
-        "estimates": dict.fromkeys(published.MEASURES, estimate),
-        "guessing": 0.6,
-        "versions": {"leakscope": "0"},
-    }
+    words = {"id": "property-adult", "figure": ["fig2"], "published": {"success": theirs}}
+    return game(played=transcript(hits, 1_000, seed=seed), seed=seed, rounds=5, **words)
+
+
+def entry_of(runs, measure: str, *, quick: bool = False):
+    return next(entry for entry in published.entries(runs, quick=quick) if entry["measure"] == measure)
 
 
 def test_an_entry_says_whether_its_interval_covers_the_published_value():
-    runs = [result(seed, value) for seed, value in enumerate((0.89, 0.90, 0.92))]
-    entry = next(e for e in published.entries(runs, quick=False) if e["measure"] == "auroc")
+    hits = (890, 900, 920)
+    entry = entry_of([ran(seed, n) for seed, n in enumerate(hits)], "success")
     assert entry["covers"] is True
     assert entry["value"] == pytest.approx(0.9033, abs=1e-4)
-    far = [result(seed, value, 0.5) for seed, value in enumerate((0.89, 0.90, 0.92))]
-    assert next(e for e in published.entries(far, quick=False) if e["measure"] == "auroc")["covers"] is False
+    assert entry["guessing"] == 0.5
+    assert entry_of([ran(seed, n, 0.5) for seed, n in enumerate(hits)], "success")["covers"] is False
+    assert entry_of([ran(0, 900)], "auroc")["covers"] is None
+    assert not published.entries([fail(ran(0, 900))], quick=False)
 
 
 def test_a_quick_run_never_replaces_a_full_one(tmp_path, monkeypatch):
     documents = published.documents()
     monkeypatch.setattr(published, "FOLDER", tmp_path)
     monkeypatch.setattr(published, "documents", lambda: documents)
-    published.record("000", [result(0, 0.91)], quick=True)
-    path = published.record("000", [result(0, 0.92), result(1, 0.93)], quick=False)
-    published.record("000", [result(0, 0.5)], quick=True)
-    kept = json.loads(path.read_text())
-    assert {entry["value"] for entry in kept} == {
-        0.925,
-        0.8125,
-    }  # the advantage comes from success and guessing
-    assert "quick" not in kept[0]["scaled"]
+    published.record("000", [ran(0, 910)], quick=True)
+    path = published.record("000", [ran(0, 920), ran(1, 930)], quick=False)
+    published.record("000", [ran(0, 500)], quick=True)
+    kept = {entry["measure"]: entry for entry in json.loads(path.read_text())}
+    assert (kept["success"]["value"], kept["advantage"]["value"]) == (0.925, 0.85)
+    assert "quick" not in kept["success"]["scaled"]
 
 
 def test_recorded_values_are_whole_and_belong_to_cells_of_the_paper():

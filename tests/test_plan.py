@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakscope import DPSGD, MLP, Chain, Inference, MaxPool, Posterior, RandomForest, Sign
+from leakscope.core.errors import PlanError
+from leakscope.core.tables import construct
 from leakscope.data import synthetic
-from leakscope.errors import PlanError
-from leakscope.plan import construct, parse
+from leakscope.run.plan import parse
 
 CELL = """
 [defaults]
@@ -118,13 +119,14 @@ def test_every_mistake_is_told_before_anything_is_computed(name):
         parse(text)
 
 
-def test_trust_covers_a_module_and_what_is_inside_it_and_nothing_else():
+def test_trust_covers_a_module_and_nothing_around_or_inside_it():
     text = CELL + 'model = {name = "torch.nn.Linear", in_features = 10, out_features = 2}\n'
-    assert parse(text, trusted=["torch"]).cell[0].model["name"] == "torch.nn.Linear"
-    with pytest.raises(PlanError, match="--trust"):
-        parse(text, trusted=["torc"])
+    assert parse(text, trusted=["torch.nn"]).cell[0].model["name"] == "torch.nn.Linear"
+    for other in ("torc", "torch", "torch.nn.modules", "torch.nn.Linear"):
+        with pytest.raises(PlanError, match=r"--trust torch\.nn\."):
+            parse(text, trusted=[other])
     with pytest.raises(PlanError, match="cannot be imported"):
-        parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch"])
+        parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch.nn"])
 
 
 def test_a_trusted_module_lends_no_trust_to_what_it_imported(tmp_path, monkeypatch):
@@ -177,7 +179,7 @@ values = st.recursive(
 )
 @settings(max_examples=300, deadline=None)
 def test_any_cell_is_accepted_or_refused_in_one_sentence(cell):
-    from leakscope.plan import from_document
+    from leakscope.run.plan import from_document
 
     base = {"data": {"name": "synthetic"}, "game": {"name": "Inference", "secret": "group"}}
     try:

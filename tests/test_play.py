@@ -44,11 +44,11 @@ from leakscope import (
     seeded,
     success_rate,
 )
-from leakscope.channels import Release
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import fork
 from leakscope.data import synthetic, synthetic_bayes
-from leakscope.errors import ArgumentError
+from leakscope.games.channels import Release
 from leakscope.models import build, parameters
-from leakscope.rng import fork
 
 HEADS = [
     RandomForest(20),
@@ -206,7 +206,7 @@ def test_every_reduction_keeps_what_plain_says(parts, reduce):
 
 def test_gradients_leak_the_group_and_two_rounds_are_joined(parts, channel):
     game = Inference(parts[0], "group", batch=16)
-    knowledge = Knowledge(game.on(parts[2]), channel, 600, game.chances)
+    knowledge = Knowledge(game.on(parts[2]), channel, 600, game.chances, calibration=0)
     transcript = play(game, channel, Posterior(RandomForest(30)), knowledge, trials=500, rng=seeded(4))
     assert advantage(transcript).low > 0
     expected = torch.softmax(transcript.rounds.sum(0) + game.chances.log(), dim=1)

@@ -20,15 +20,15 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.attacks.closed_form import FirstLayer, Seen, labels_of, projected
+from leakscope.attacks.closed_form import FirstLayer, SeenLayer, labels_of, projected
 from leakscope.attacks.matching import Descent, Matching, adam, cosine, evaluated, lbfgs, squared
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
-from leakscope.core import View
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import View
+from leakscope.core.rng import initialised
 from leakscope.games import Reconstruction
 from leakscope.measures.fidelity import failures, matched, mse, recovered, ssim, trivial
 from leakscope.models import MLP, parameters
-from leakscope.rng import initialised
 from leakscope.training import Local
 
 CLASSES = 4
@@ -313,7 +313,7 @@ def test_the_last_layer_names_the_label_of_one_record(bias, seed):
     )
     game, channel = Reconstruction(data), channel_of(net)
     view, _ = game.deal(channel, 20, seeded(seed))
-    seen = Seen.of(setting(game, channel), view)
+    seen = SeenLayer.of(setting(game, channel), view)
     assert labels_of(seen, "DeepLeakage").equal(view.public["labels"])
 
 
@@ -323,7 +323,7 @@ def test_the_labels_of_a_batch_come_with_their_counts():
         net[3].weight.mul_(0.1)  # probabilities that hardly depend on the record, as at the start of training
     game, channel = Reconstruction(images(40), batch=6), channel_of(net)
     view, _ = game.deal(channel, 30, seeded(4))
-    found = labels_of(Seen.of(setting(game, channel), view), "DeepLeakage")
+    found = labels_of(SeenLayer.of(setting(game, channel), view), "DeepLeakage")
     assert found.sort(1).values.equal(view.public["labels"].sort(1).values)
 
 

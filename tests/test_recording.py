@@ -14,41 +14,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from builders import net, params, record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from leakscope.errors import ArgumentError, DataError, LeakscopeError, StoreError
-from leakscope.recording import Recorder, Recording
-from leakscope.recording.index import hash_of
-from leakscope.rng import initialised, seeded
+from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, StoreError
+from leakscope.core.rng import seeded
+from leakscope.training.recording import Recorder, Recording
+from leakscope.training.recording.index import hash_of
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def net(seed: int = 0, hidden: int = 4) -> nn.Sequential:
-    return initialised(
-        lambda: nn.Sequential(nn.Linear(3, hidden), nn.ReLU(), nn.Linear(hidden, 2)), seeded(seed)
-    )
-
-
-def params(seed: int) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in net(seed).named_parameters()}
-
-
 def same(a, b) -> bool:
     return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def record(folder: Path, *, rounds: int = 2, clients=("alice", "bob"), **options) -> Recording:
-    """A recording whose model of round r has seed 100 r, and its i-th client's 100 r + i + 1."""
-    recorder = Recorder(folder, net(), **{"model_name": "net", "rate": 0.1, "local_steps": 1, **options})
-    for r in range(rounds):
-        recorder.global_model(r, params(100 * r))
-        for i, client in enumerate(clients):
-            recorder.update(r, client, params(100 * r + i + 1), samples=10 * (i + 1))
-    return Recording(folder)
 
 
 @pytest.fixture
@@ -227,7 +208,7 @@ def test_a_recording_is_whole_after_every_call(tmp_path):
 
 WRITER = """
 import sys, os, time, random, signal, torch
-from leakscope.recording import Recorder, Recording
+from leakscope.training.recording import Recorder, Recording
 torch.set_num_threads(1)
 folder = sys.argv[1]
 def params(seed): return {"w": torch.full((64, 64), float(seed)), "b": torch.full((64,), float(seed))}

@@ -9,17 +9,17 @@ from torch import nn
 from leakscope.attacks.heads import LDA
 from leakscope.attacks.posterior import Posterior
 from leakscope.attacks.reductions import Flat
-from leakscope.channels import UpdateChannel
-from leakscope.core import Knowledge
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Knowledge
+from leakscope.core.rng import seeded
 from leakscope.data import load
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import ArgumentError, DataError
 from leakscope.games import Clients, Inference
+from leakscope.games.channels import UpdateChannel
+from leakscope.games.referee import play
 from leakscope.measures.success import success_rate
-from leakscope.recording import RecordedChannel, Recorder, Recording
-from leakscope.referee import play
-from leakscope.rng import seeded
 from leakscope.training import Local, federate
+from leakscope.training.recording import RecordedChannel, Recorder, Recording
 
 NOBODY = Batch(Dataset(torch.zeros(1, 2), torch.zeros(1, dtype=torch.long), {}), torch.zeros(1, 1).long())
 

@@ -6,43 +6,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from builders import QUICK, SURE, WIDTH, Nothing, identity, people
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import nn
 from torch.nn import functional as F
 
 from leakscope import Dataset, Inference, Plain, Silent, auroc, play, seeded, success_rate
-from leakscope.attacks.representations import Decensored, Fisher, Network, Stale, Strongest
-from leakscope.core import Knowledge, Transcript
-from leakscope.errors import ArgumentError
+from leakscope.attacks.representations import Decensored, Fisher, Stale, Strongest
+from leakscope.audits.guards import balanced_accuracy
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Knowledge, Transcript
 from leakscope.games import Ratio
-from leakscope.guarding import balanced_accuracy
-from leakscope.guards.encoder import Encoder, Perturbation
-from leakscope.representations import RepresentationChannel
-
-QUICK = Network(hidden=(32,), draws=2, patience=3, epochs=30)
-WIDTH, CLASSES = 10, 5
-SURE = 0.999  # of each of many intervals
-
-
-def people(n: int, seed: int, *, shift: float = 1.5) -> Dataset:
-    """The secret shifts the first input, the label is the sign of the second."""
-    rng = torch.Generator().manual_seed(seed)
-    u = (torch.rand(n, generator=rng) < 0.4).long()
-    x = torch.randn(n, WIDTH, generator=rng)
-    x[:, 0] += shift * u
-    values = {"u": ("no", "yes"), "label": ("a", "b")}
-    return Dataset(x, (x[:, 1] > 0).long(), {"u": u}, values=values)
-
-
-def identity(kind: str = "none", scale: float = 1.0) -> Encoder:
-    return Encoder(nn.Identity(), {}, Perturbation(kind, scale), head=nn.Linear(WIDTH, 2))
-
-
-class Nothing(nn.Module):
-    """The same representation for every record."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(x), 4)
+from leakscope.games.representations import RepresentationChannel
+from leakscope.guards.encoder import Encoder
 
 
 def told(attack, channel, *, data: Dataset | None = None) -> Transcript:
@@ -196,7 +172,7 @@ def test_the_strongest_is_chosen_on_held_out_rehearsals_and_never_on_the_real_ga
     games: list[str] = []
     attack = Strongest((Spy(games, -1.0), Spy(games, 1.0)))
     channel = RepresentationChannel(identity())
-    knowledge = Knowledge(game.on(public), channel, 800)
+    knowledge = Knowledge(game.on(public), channel, 800, calibration=0)
     found = play(game, channel, attack, knowledge, trials=500, rng=seeded(0, "play"))
     assert auroc(found).value < 0.1
     assert attack.chosen(knowledge, seeded(0, "choice")) == 1

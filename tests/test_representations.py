@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from leakscope import Dataset, GradientChannel, Inference, seeded
 from leakscope.attacks.rehearsal import of_view, parted, released
-from leakscope.core import Knowledge
-from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Knowledge
 from leakscope.games import Distribution, Membership, Ratio
+from leakscope.games.representations import RepresentationChannel, whole
 from leakscope.guards.encoder import Encoder, Perturbation
 from leakscope.models.building import parameters
-from leakscope.representations import RepresentationChannel, whole
 
 WIDTH = 6
 
@@ -89,7 +89,7 @@ def test_blocks_say_the_same_again_and_join_to_the_whole(monkeypatch):
     data, rows = records(30), torch.randint(30, (11, 4), generator=seeded(0, "rows"))
     channel = RepresentationChannel(identity("gaussian"), "mean", draws=3)
     expected = sent(channel, data, rows)
-    monkeypatch.setattr("leakscope.representations.ENTRIES", 3 * 4 * WIDTH)
+    monkeypatch.setattr("leakscope.games.representations.ENTRIES", 3 * 4 * WIDTH)
     (release,) = channel(Batch(data, rows), torch.zeros(11, dtype=torch.long), seeded(0, "wire"))
     assert [len(block["representation"]) for block in release.blocks()] == [3, 3, 3, 2]
     assert torch.equal(release.layers["representation"], expected)

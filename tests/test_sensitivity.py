@@ -10,16 +10,16 @@ from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.channels import GradientChannel, UpdateChannel
-from leakscope.core import Defense
-from leakscope.dataset import Batch, Dataset
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Defense
+from leakscope.core.rng import seeded
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.defenses.gradient import Chain, Noise, Pruning, Sign, Within
-from leakscope.errors import ArgumentError
+from leakscope.games.channels import GradientChannel, UpdateChannel
 from leakscope.gradients.jacobian import entries, probed
 from leakscope.measures.sensitivity import norms, sensitivity
 from leakscope.models import layers_of, parameters
-from leakscope.rng import seeded
 from leakscope.training.local import Local
 
 

@@ -12,35 +12,13 @@ from pathlib import Path
 import pytest
 
 import leakscope
-from leakscope.catalogue import CATALOGUE, DATA, roles
+from leakscope.core.catalogue import CATALOGUE, DATA, roles
 
 SOURCE = Path(leakscope.__file__).parent
-LEVELS = [  # imports point from later to earlier only
-    {"errors", "catalogue", "options"},
-    {"dataset", "rng", "store", "bounds"},
-    {"core"},
-    {"gradients", "models", "data", "recording"},
-    {"defenses"},
-    {"training", "channels", "guards", "representations"},
-    {"games", "agreement"},
-    {"attacks"},
-    {"referee"},
-    {"measures"},
-    {"epsilon", "canary", "membership", "localisation", "guarding"},
-    {"judged"},
-    {"plan", "svg"},
-    {"averages"},
-    {"summary", "experiment", "charts", "flower"},
-    {"sections", "selfchecks"},
-    {"federations", "layer_maps", "guard_pages", "gating", "exports", "pages"},
-    {"report", "comparison", "overview"},
-    {"audits", "engines", "sweep", "published"},
-    {"recorded_audits", "layer_audits", "guard_audits"},
-    {"tuning", "headlines"},
-    {"terminal"},
-    {"cli"},
-]
-LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names}
+ROOMS = [  # each imports only those above it
+    "core", "data", "models", "gradients", "defenses", "training", "guards", "games", "attacks", "measures",
+    "results", "report", "audits", "run", "integrations", "cli",
+]  # fmt: skip
 
 
 def imports(path: Path) -> set[str]:
@@ -63,7 +41,7 @@ FILES = [p for p in SOURCE.rglob("*.py") if p.relative_to(SOURCE).parts[0] != "_
 def test_imports_point_one_way(path):
     part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     for other in imports(path) - {part}:
-        assert LEVEL[other] <= LEVEL[part], f"{part} imports {other}"
+        assert ROOMS.index(other) < ROOMS.index(part), f"{part} imports {other}"
     if part == "attacks":
         assert "measures" not in imports(path)
 
@@ -88,6 +66,114 @@ def test_the_catalogue_lists_the_datasets_that_can_be_loaded():
     from leakscope.data import LOADERS
 
     assert list(DATA) == list(LOADERS)
+
+
+def test_there_are_at_most_sixteen_rooms_and_no_loose_module():
+    rooms = {path.name for path in SOURCE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert rooms == set(ROOMS)
+    assert len(ROOMS) <= 16
+    assert [path.name for path in SOURCE.glob("*.py")] == ["__init__.py"]
+
+
+READERS = [
+    path
+    for path in FILES
+    if path.relative_to(SOURCE).parts[0] in ("results", "report", "cli")
+    or (
+        path.relative_to(SOURCE).parts[0] == "audits"
+        and ("page" in path.parts or path.name in ("page.py", "kind.py"))
+    )
+    or path.name in ("tuning.py", "search.py", "published.py", "api.py")
+]
+RESULTS = ("found", "result", "results", "estimates", "scores", "run", "made")  # what holds a result, by name
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@pytest.mark.parametrize("path", READERS, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_result_is_read_by_a_key(path):
+    """The models of what was found are read by attributes that mypy checks; format1.py alone reads tables."""
+    if "format1" in path.parts:
+        return
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        keyed = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        keyed = keyed and isinstance(node.slice.value, str)
+        got = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get"
+        got = got and bool(node.args) and isinstance(node.args[0], ast.Constant)
+        if keyed or got:
+            whole = ast.unparse(node)
+            assert _root(node) not in RESULTS or ".cell." in whole, f"{path.name}:{node.lineno}: {whole}"
+
+
+def test_a_kind_is_known_by_name_in_its_own_folder_and_the_registry_alone():
+    from leakscope.core.catalogue import KINDS
+
+    names = {name for entry in KINDS.values() for name in entry.games}
+    for path in FILES:
+        place = path.relative_to(SOURCE).parts
+        if place[0] in ("audits", "core") or "format1" in place or path.name in ("plan.py", "published.py"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert node.value not in names, f"{path.name}:{node.lineno} knows {node.value!r}"
+
+
+def test_no_public_name_is_a_literal_outside_its_module_requests_and_plans():
+    """An object says what it is; nobody decides by what it is called."""
+    names = {
+        name
+        for name, entry in CATALOGUE.items()
+        if entry.role in ("attack", "defense", "guard", "head", "reduction")
+    }
+    allowed = ("request.py", "plan.py", "tuning.py", "api.py", "catalogue.py", "__init__.py", "cell.py")
+    for path in FILES:
+        if path.name in allowed or "papers" in path.parts or path.parent.name == "cli":  # headings
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                own = CATALOGUE[node.value].module.endswith(path.stem) if node.value in names else False
+                assert node.value not in names or own, f"{path.name}:{node.lineno}: {node.value!r}"
+
+
+TEMPLATES = sorted(SOURCE.rglob("*.html"))
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_no_template_decides_on_prose(path):
+    """A condition may ask whether something is there, or compare numbers; it compares no words of a person and
+    searches in none."""
+    import re
+
+    for tag in re.findall(r"{%-?\s*(?:el)?if\s(.*?)-?%}", path.read_text(encoding="utf-8"), re.S):
+        assert not re.search(r"""["'][A-Za-z ]+["']\s+in\s""", tag), f"{path.name}: {tag}"
+        assert ".defense ==" not in tag
+        assert ".method" not in tag
+        assert ".attack ==" not in tag
+
+
+def test_every_class_name_is_used_once():
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not twice
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_functions_fit_a_screen(path):
+    if path.parent.name == "cli":
+        return  # a command's options are its signature
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = (node.end_lineno or 0) - (body[0].lineno if body else node.lineno) + 1
+            assert lines <= 60, f"{path.name}: {node.name} has {lines} lines"
 
 
 PARTS = sorted({*roles("attack", "head", "reduction", "defense", "model")} - {"Within"})

@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import seeded
 from leakscope.measures.people import People
 from leakscope.measures.subspace import subspace_distance, two_sample
-from leakscope.rng import seeded
 
 ANGLES = 0.3, 1.1  # between the planes below
 CLOSED = {

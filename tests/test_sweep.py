@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
-import time
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+from builders import alive, attempts, mark, numbers, start, wait
+from fuzzing import files as files_of
 
-from leakscope import store, sweep
-from leakscope.errors import ArgumentError, PlanError, StoreError
-from leakscope.plan import parse
+from leakscope.core import files
+from leakscope.core.catalogue import KINDS
+from leakscope.core.errors import ArgumentError, PlanError, StoreError
+from leakscope.results import store
+from leakscope.run import sweep
+from leakscope.run.plan import parse
 
+FORMAT1 = Path(__file__).parent / "golden" / "format1" / "mechanism"
 PLAN = """
 seeds = [0, 1]
 [defaults]
@@ -35,44 +41,64 @@ attack = {name = "Posterior", head = {name = "RandomForest", trees = 10}, ordina
 """
 
 
-def numbers(results) -> list:
-    """Everything measured, without how long it took."""
-    return [{key: value for key, value in result.items() if key != "seconds"} for result in results]
-
-
 def run(folder, text=PLAN, **options):
     return sweep.run(parse(text), folder, text=text, **options)
 
 
-def test_serial_and_parallel_give_the_same_numbers(tmp_path):
-    serial, parallel = run(tmp_path / "one", jobs=1), run(tmp_path / "two", jobs=2)
-    assert numbers(serial) == numbers(parallel)
-    assert len(serial) == 4
-    assert serial[0]["estimates"] != serial[1]["estimates"]
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished sweep, the steps it told and the results it gave."""
+    folder, steps = tmp_path_factory.mktemp("sweep") / "out", []
+    return folder, steps, run(folder, jobs=1, progress=steps.append)
 
 
-def test_what_is_done_is_not_done_again(tmp_path):
-    first = run(tmp_path / "out", jobs=1)
-    written = {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cells").iterdir()}
-    assert numbers(run(tmp_path / "out", jobs=1)) == numbers(first)
-    assert written == {p: p.stat().st_mtime_ns for p in (tmp_path / "out" / "cells").iterdir()}
+@pytest.fixture
+def folder(finished, tmp_path):
+    """A copy of it that a test may spoil."""
+    return shutil.copytree(finished[0], tmp_path / "out")
+
+
+def test_what_is_done_is_not_done_again(finished, folder):
+    first = [numbers(result) for result in finished[2]]
+    written = {p: p.stat().st_mtime_ns for p in (folder / "cells").iterdir()}
+    assert [numbers(result) for result in run(folder, jobs=1)] == first
+    assert written == {p: p.stat().st_mtime_ns for p in (folder / "cells").iterdir()}
     next(iter(written)).unlink()
-    assert numbers(run(tmp_path / "out", jobs=1)) == numbers(first)
+    assert [numbers(result) for result in run(folder, jobs=1)] == first
 
 
-def test_progress_ends_at_the_whole(tmp_path):
-    steps = []
-    run(tmp_path / "out", jobs=1, progress=steps.append)
-    assert len(steps) == 4
+def test_progress_ends_at_the_whole_and_seeds_differ(finished):
+    _, steps, results = finished
+    assert len(steps) == len(results) == 4
     assert steps[-1].done == pytest.approx(steps[-1].total)
+    assert results[0].found.scores != results[1].found.scores
 
 
-def test_a_folder_of_another_plan_is_refused_and_left_alone(tmp_path):
-    run(tmp_path / "out", jobs=1)
-    before = sorted(p.name for p in (tmp_path / "out").rglob("*"))
+def test_a_folder_of_another_plan_is_refused_and_left_alone(folder):
+    before = sorted(p.name for p in folder.rglob("*"))
     with pytest.raises(StoreError, match="another plan"):
-        run(tmp_path / "out", PLAN.replace("rounds = 2", "rounds = 3"), jobs=1)
-    assert before == sorted(p.name for p in (tmp_path / "out").rglob("*"))
+        run(folder, PLAN.replace("rounds = 2", "rounds = 3"), jobs=1)
+    assert before == sorted(p.name for p in folder.rglob("*"))
+
+
+def test_a_folder_of_an_earlier_format_is_refused_in_one_sentence_and_left_alone(leakscope, tmp_path):
+    shutil.copytree(FORMAT1, tmp_path / "old")
+    before = files_of(tmp_path)
+    shown = leakscope("run", "old", "--jobs", "1", cwd=tmp_path)
+    assert (shown.code, shown.out, shown.err.count("\n")) == (2, "", 1)
+    assert "earlier version" in shown.err
+    assert files_of(tmp_path) == before
+
+
+def test_a_result_of_an_earlier_kind_is_run_anew_and_the_sweep_says_so(folder, monkeypatch):
+    entry = KINDS["inference"]
+    monkeypatch.setitem(KINDS, "inference", replace(entry, format=entry.format + 1))
+    kept = sweep.look(parse(PLAN), folder)
+    assert (dict(kept.reuse), kept.stale) == ({}, 4)
+    assert "4 not reused" in kept.sentence
+    assert len(run(folder, jobs=1)) == 4
+    assert sweep.look(parse(PLAN), folder).sentence.startswith("4 of 4 cells kept")
+    assert len(store.results(folder)) == 4  # of each the one that would be reused
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path):
@@ -82,8 +108,6 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
 
 
 def test_results_of_other_records_are_not_taken_for_ones_own(tmp_path):
-    import numpy as np
-
     def written(shift):
         rng = np.random.default_rng(0)
         group = rng.integers(0, 2, 900)
@@ -126,32 +150,32 @@ def test_the_check_finds_what_only_the_data_shows():
 def test_a_failed_cell_is_an_error_on_disk_and_is_tried_again(tmp_path):
     diverging = PLAN + "training = {rate = 1e30}\n"
     results = run(tmp_path / "out", diverging, jobs=1)
-    assert ["error" in result for result in results] == [False, False, True, True]
-    assert "lower the rate" in results[2]["error"]
-    assert "estimates" not in results[2]
+    assert [bool(result.error) for result in results] == [False, False, True, True]
+    assert "lower the rate" in results[2].error
+    assert results[2].found is None
     steps = []
     run(tmp_path / "out", diverging, jobs=1, progress=steps.append)
     assert len(steps) == 2
 
 
-def test_a_damaged_result_is_named_and_not_overwritten(tmp_path):
-    run(tmp_path / "out", jobs=1)
-    path = next((tmp_path / "out" / "cells").iterdir())
+def test_a_damaged_result_is_named_and_not_overwritten(folder):
+    path = next((folder / "cells").iterdir())
     path.write_text(path.read_text()[:100])
     with pytest.raises(StoreError, match=f"{path.name}.*delete it"):
-        run(tmp_path / "out", jobs=1)
+        run(folder, jobs=1)
+    assert len(path.read_text()) == 100
 
 
 def test_writing_is_all_or_nothing(tmp_path, monkeypatch):
     path = tmp_path / "file.json"
-    store.write(path, "old")
+    files.write(path, "old")
 
     def full(*args):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match="No space left on device; free the disk"):
-        store.write(path, "new")
+        files.write(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["file.json"]
 
@@ -163,66 +187,19 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path):
-    text = PLAN.replace("seeds = [0, 1]", "seeds = [0, 1, 2, 3]")
-    expected = numbers(run(tmp_path / "calm", text, jobs=1))
-    (tmp_path / "plan.toml").write_text(text)
-    command = [
-        sys.executable,
-        "-m",
-        "leakscope.cli",
-        "run",
-        str(tmp_path / "plan.toml"),
-        "-o",
-        str(tmp_path / "out"),
-        "--jobs",
-        "2",
-    ]
-    for wait in (5, 7):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(wait)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for path in (tmp_path / "out").rglob("*.json"):
-            json.loads(path.read_text())  # whole, whatever was being written
-    assert numbers(run(tmp_path / "out", text, jobs=1)) == expected
-
-
-def started(folder, *, trees: int) -> subprocess.Popen:
-    """A long run in a process group of its own, where an interrupt is heard as at a terminal."""
-    text = PLAN.replace("rehearsals = 80", "rehearsals = 4000").replace("trees = 10", f"trees = {trees}")
-    (folder / "plan.toml").write_text(text)
-    run = [sys.executable, "-m", "leakscope.cli", "run", str(folder / "plan.toml")]
-    return subprocess.Popen(
-        [*run, "-o", str(folder / "out"), "--jobs", "2"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_cleanly_and_says_how_to_go_on(tmp_path):
-    process = started(tmp_path, trees=400)
-    time.sleep(8)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are told by /proc")
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_says_how_to_go_on_and_leaves_no_worker_behind(tmp_path, sent):
+    """By Ctrl-C, which a terminal sends to the workers too, or by a scheduler, which ends the parent alone."""
+    mark(tmp_path, "wait", "wait")
+    process = start(tmp_path, "--trust", "marking", "--jobs", "2")
+    try:
+        assert wait(lambda: len(attempts(tmp_path)) == 2)
+        (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "the same command goes on" in errors
     assert "Traceback" not in errors
-
-
-@pytest.mark.slow
-def test_ended_from_outside_it_leaves_no_worker_behind(tmp_path):
-    process = started(tmp_path, trees=2_000)
-    time.sleep(10)
-    process.terminate()  # the parent alone, as a scheduler would
-    process.communicate(timeout=60)
-    assert process.returncode == 130
-    time.sleep(3)
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    assert wait(lambda: not alive(process.pid), seconds=30)

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from leakscope import DPSGD, Chain, FlowerAdaptiveClipping, LaplaceNoise, Noise, Pruning, Withhold
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.rng import seeded
 from leakscope.guards.encoder import load_encoder
 from leakscope.guards.networks import Committee
 from leakscope.guards.tappfl import TAPPFL, weighted_mean
 from leakscope.models.encoders import TableEncoder
-from leakscope.rng import seeded
 
 SMALL = TAPPFL(
     "sex",

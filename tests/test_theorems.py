@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import special
 
-from leakscope import bounds
-from leakscope.errors import ArgumentError
-from leakscope.guards.theorems import (
+from leakscope.core.errors import ArgumentError
+from leakscope.measures import bounds
+from leakscope.measures.theorems import (
     conditional_entropy,
     group_errors,
     inference_accuracy,

@@ -34,11 +34,11 @@ from leakscope import (
     play,
     seeded,
 )
-from leakscope.channels import UpdateChannel
-from leakscope.core import flatten
-from leakscope.dataset import Batch
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import flatten
 from leakscope.defenses.training import MixupMMD, counterparts, discrepancy
-from leakscope.errors import ArgumentError
+from leakscope.games.channels import UpdateChannel
 from leakscope.models import build, parameters
 from leakscope.training import Local, federate, fit, local, logits
 

@@ -10,7 +10,7 @@ import torch
 from scipy import integrate, stats
 
 from leakscope import Transcript, v_information
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.measures.fidelity import ssim
 
 HALVES = torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_alignment import MODELS, problem
+from builders import MODELS, problem
 from torch import nn
 
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
 from leakscope.gradients import aligned, alignment, moments, per_record
 
 PLAIN = [name for name in MODELS if name not in ("conv1d", "norms")]

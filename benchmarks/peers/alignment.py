@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from leakscope import gradients
+from leakscope.core.rng import seeded
 from leakscope.models import CNN, MLP, AlexNet, LeNet
-from leakscope.rng import seeded
 from peers.sampled import OPACUS, Case, Gradients, Sampler, chunks, quickest, samplers
 from peers.table import Row, timed_rows, turns
 

@@ -27,7 +27,7 @@ from scipy import stats
 from torch import Tensor
 
 from leakscope import Transcript, epsilon_lower_bound, seeded
-from leakscope.epsilon import gaussian_epsilon
+from leakscope.measures.epsilon import gaussian_epsilon
 from leakscope.measures.success import proportion
 from peers.table import Peer, Row, duration
 

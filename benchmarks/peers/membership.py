@@ -24,11 +24,11 @@ from torch import Tensor, nn
 from leakscope import Dataset, GradientChannel, Knowledge, Transcript, auroc, load, play, seeded, success_rate
 from leakscope.attacks.losses import Loss, Merlin, ModifiedEntropy, Zari
 from leakscope.attacks.members import LiRA
-from leakscope.core import Attack
+from leakscope.core.nouns import Attack
 from leakscope.games import Membership
+from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import Encoder
 from leakscope.models import MLP, build
-from leakscope.representations import RepresentationChannel
 from leakscope.training import fit
 from peers.table import Peer, Row, duration
 

@@ -12,8 +12,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from leakscope import Dataset
+from leakscope.core.rng import seeded
 from leakscope.models import Architecture, build, parameters
-from leakscope.rng import seeded
 from peers.table import Peer, seconds
 
 OPACUS = Peer("opacus", ("opacus",))

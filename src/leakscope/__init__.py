@@ -6,10 +6,14 @@ Transcript. Names are loaded when first used, so importing leakscope is quick.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module, metadata
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from leakscope.catalogue import CATALOGUE
+from leakscope.core.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
     from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
@@ -24,12 +28,14 @@ if TYPE_CHECKING:
     from leakscope.attacks.reductions import PCA, Flat, MaxPool, Sketch, UnitMax
     from leakscope.attacks.representations import Decensored, Fisher, Network, Strongest
     from leakscope.attacks.users import Prototype
-    from leakscope.audits import audit
-    from leakscope.canary import L2, AttributeAudit, Canary, LikelihoodRatio
-    from leakscope.channels import GradientChannel, Plain, Silent, Through, UpdateChannel
-    from leakscope.core import Defense, Estimate, Knowledge, Release, Transcript, View
+    from leakscope.audits.guards import GuardAudit, Tuned, tuned
+    from leakscope.audits.layers import LayerAudit
+    from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
+    from leakscope.audits.membership import MembershipAudit, RecordingAudit
+    from leakscope.core.dataset import Batch, Column, Dataset
+    from leakscope.core.nouns import Defense, Estimate, Knowledge, Release, Transcript, View
+    from leakscope.core.rng import seeded
     from leakscope.data import from_csv, from_npz, load
-    from leakscope.dataset import Batch, Column, Dataset
     from leakscope.defenses.bottleneck import VIB
     from leakscope.defenses.deployed import (
         FlowerAdaptiveClipping,
@@ -42,7 +48,6 @@ if TYPE_CHECKING:
     from leakscope.defenses.gradient import Chain, LaplaceNoise, Noise, Pruning, Sign, Withhold, Within
     from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.defenses.training import MixupMMD
-    from leakscope.epsilon import epsilon_lower_bound
     from leakscope.games import (
         Clients,
         Distribution,
@@ -52,7 +57,9 @@ if TYPE_CHECKING:
         Reconstruction,
         UserInference,
     )
-    from leakscope.guarding import GuardAudit, Tuned, tuned
+    from leakscope.games.channels import GradientChannel, Plain, Silent, Through, UpdateChannel
+    from leakscope.games.referee import play
+    from leakscope.games.representations import RepresentationChannel
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
@@ -63,7 +70,7 @@ if TYPE_CHECKING:
     from leakscope.guards.neighbours import NearestNeighbours
     from leakscope.guards.plain import Unguarded
     from leakscope.guards.tappfl import TAPPFL
-    from leakscope.localisation import LayerAudit
+    from leakscope.measures.epsilon import epsilon_lower_bound
     from leakscope.measures.fidelity import failures, fidelity, recovered
     from leakscope.measures.information import mutual_information
     from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr
@@ -82,7 +89,6 @@ if TYPE_CHECKING:
     )
     from leakscope.measures.utility import accuracy, task_auroc
     from leakscope.measures.vinformation import v_information
-    from leakscope.membership import MembershipAudit, RecordingAudit
     from leakscope.models import (
         CNN,
         MLP,
@@ -98,11 +104,9 @@ if TYPE_CHECKING:
         TextClf,
     )
     from leakscope.models.encoders import ImageEncoder, TableEncoder
-    from leakscope.recording import RecordedChannel, Recorder, Recording
-    from leakscope.referee import play
-    from leakscope.representations import RepresentationChannel
-    from leakscope.rng import seeded
+    from leakscope.run.api import audit, audit_recording, compare, gate, guard, localise, tune
     from leakscope.training import Local
+    from leakscope.training.recording import RecordedChannel, Recorder, Recording
 
 __version__ = metadata.version("leakscope")
 
@@ -233,7 +237,9 @@ __all__ = [
     "accuracy",
     "advantage",
     "audit",
+    "audit_recording",
     "auroc",
+    "compare",
     "conformal",
     "discoveries",
     "epsilon_lower_bound",
@@ -241,10 +247,13 @@ __all__ = [
     "fidelity",
     "from_csv",
     "from_npz",
+    "gate",
+    "guard",
     "guessing",
     "layer_information",
     "load",
     "load_encoder",
+    "localise",
     "mutual_information",
     "orthogonality",
     "over_seeds",
@@ -259,6 +268,7 @@ __all__ = [
     "success_rate",
     "task_auroc",
     "tpr_at_fpr",
+    "tune",
     "tuned",
     "two_sample",
     "update_cosines",
@@ -266,10 +276,40 @@ __all__ = [
 ]
 
 
+_MOVED = {  # modules under the names that they had at first
+    "leakscope.bounds": "leakscope.measures.bounds",
+    "leakscope.dataset": "leakscope.core.dataset",
+    "leakscope.epsilon": "leakscope.measures.epsilon",
+    "leakscope.errors": "leakscope.core.errors",
+    "leakscope.flower": "leakscope.integrations.flower",
+    "leakscope.guarding": "leakscope.audits.guards",
+    "leakscope.published": "leakscope.run.published",
+    "leakscope.recording": "leakscope.training.recording",
+    "leakscope.rng": "leakscope.core.rng",
+}
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Finds a module by its first name: it is the same module."""
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name in _MOVED else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self.home = import_module(_MOVED[spec.name]).__spec__
+        return import_module(_MOVED[spec.name])
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self.home
+
+
+sys.meta_path.append(_Moved())
+
+
 def __getattr__(name: str) -> object:
     if name in CATALOGUE:
         return getattr(import_module(CATALOGUE[name].module), name)
-    if name in ("bounds", "data", "epsilon", "gradients", "models", "training"):
+    if name in ("data", "gradients", "models", "training") or f"{__name__}.{name}" in _MOVED:
         return import_module(f"leakscope.{name}")
     raise AttributeError(f"module 'leakscope' has no attribute {name!r}")
 

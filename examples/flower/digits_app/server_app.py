@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from digits_app import task
-from leakscope.flower import recording_strategy
+from leakscope.integrations.flower import recording_strategy
 
 app = ServerApp()
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import Dataset, load, seeded
-from leakscope.rng import initialised
+from leakscope.core.rng import initialised
 
 
 def net() -> nn.Sequential:

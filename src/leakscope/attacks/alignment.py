@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.core import Guess, Knowledge, Loss, Params, Release, View
-from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, Loss, Params, Release, View
 from leakscope.gradients import alignment, moments
 from leakscope.gradients.aligned import by_layer, every_label
 from leakscope.gradients.whitened import Whitening
+from leakscope.models import parameters
 
 Label = Literal["known", "predicted", "sum", "max"]
 LABELS = ("known", "predicted", "sum", "max")
+Sees = Literal["updates", "models"]  # what of a round an attack on members looks at, beside the candidates
 FIRM = 1e9  # a damping beyond which nothing changes but the precision
 Score = Callable[["Aligned"], Tensor]  # -> (layers, n)
 
@@ -63,6 +65,8 @@ class Cosine:
     non-members' mean first reaches zero.
     """
 
+    sees: ClassVar[Sees] = "updates"
+    taught: ClassVar[bool] = False  # by members it is told
     label: Label = "known"
     layer: str = "steadiest"
     start: int | None = 1
@@ -70,6 +74,10 @@ class Cosine:
     def __post_init__(self) -> None:
         _check_label("Cosine", self.label)
         require(self.start is None or self.start >= 1, "Cosine.start", "at least 1, or None", self.start)
+
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse a model that it cannot be played on; a few records show it."""
+        _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, joined = victim(knowledge), self.layer == "all"
@@ -101,6 +109,8 @@ class GradientDiff:
     optimiser's gain over the batch size makes it about as good as the cosine over all layers.
     """
 
+    sees: ClassVar[Sees] = "updates"
+    taught: ClassVar[bool] = False
     label: Label = "known"
     layer: str = "all"
     scale: float = 1.0
@@ -108,6 +118,10 @@ class GradientDiff:
     def __post_init__(self) -> None:
         _check_label("GradientDiff", self.label)
         require(self.scale > 0, "GradientDiff.scale", "positive", self.scale)
+
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse a model that it cannot be played on."""
+        _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, joined, layer = victim(knowledge), self.layer == "all", 0
@@ -136,6 +150,8 @@ class Whitened:
     at much noise nothing is whitened. Null setting: a damping of 1e9, a standardised cosine.
     """
 
+    sees: ClassVar[Sees] = "updates"
+    taught: ClassVar[bool] = False
     label: Label = "known"
     damping: float = 0.1
     noise: float = 0.0
@@ -148,6 +164,12 @@ class Whitened:
         require(0 < self.damping <= FIRM, "Whitened.damping", f"positive and at most {FIRM:g}", self.damping)
         require(self.noise >= 0, "Whitened.noise", "at least 0", self.noise)
         require(0 < self.share < 1, "Whitened.share", "between 0 and 1", self.share)
+
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse a model that it cannot be played on."""
+        params = parameters(model)
+        moments(model, params, x, y)
+        _aligned(model, params, params, x, y, "known", only=self.only)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, known = victim(knowledge), knowledge.simulate(rng)[0]
@@ -304,3 +326,10 @@ def _chosen(layer: str, names: tuple[str, ...], null: Tensor) -> int:
 
 def _check_label(who: str, label: str) -> None:
     require(label in LABELS, f"{who}.label", f"one of {', '.join(LABELS)}", label)
+
+
+def _check_layer(layer: str, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    params = parameters(model)
+    names = tuple(by_layer(alignment(model, params, x, y, params)))
+    if layer != "all":
+        _chosen(layer, names, torch.zeros(1, len(names), 2))

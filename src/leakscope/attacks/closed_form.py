@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakscope.channels import GradientChannel, Through, UpdateChannel
-from leakscope.core import Guess, Knowledge, Layers, Loss, Params, View, only
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, Layers, Loss, Params, View, only
 from leakscope.games import Reconstruction
+from leakscope.games.channels import GradientChannel, Through, UpdateChannel
 from leakscope.models import layers_of
 
 PUBLIC = 1_000  # records that a mean probability is taken of: more change nothing
@@ -35,7 +35,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SeenLayer:
     """What a reconstruction has to work with: the model, its loss, per observed round the parameters and
     the released layers of all trials, and the game on public records. ``rounds`` is empty where
     nothing was released that belongs to the model."""
@@ -53,7 +53,7 @@ class Seen:
         *,
         layers: tuple[str, ...] | None = None,
         dtype: torch.dtype | None = None,
-    ) -> Seen:
+    ) -> SeenLayer:
         """What there is to see, narrowed to some ``layers`` if they are named; ``dtype`` None: as it is."""
         game, channel = knowledge.game, knowledge.channel
         if not isinstance(game, Reconstruction):
@@ -70,7 +70,7 @@ class Seen:
                     f"reconstructions need a channel of gradients and its model, got "
                     f"{type(channel).__name__}; believe in a GradientChannel."
                 )
-            return Seen(nn.Identity(), nn.functional.cross_entropy, (), game, trials)
+            return SeenLayer(nn.Identity(), nn.functional.cross_entropy, (), game, trials)
         model, loss = channel.model, channel.defense.loss(channel.loss)
         names = _named(model, layers)
         buffers = {name: _cast(buffer, dtype) for name, buffer in model.named_buffers()}
@@ -78,7 +78,7 @@ class Seen:
             (buffers | {n: _cast(p, dtype) for n, p in params.items()}, _part(every, names, dtype))
             for params, every in released
         )
-        return Seen(model, loss, rounds if all(part for _, part in rounds) else (), game, trials)
+        return SeenLayer(model, loss, rounds if all(part for _, part in rounds) else (), game, trials)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ def projected(records: Tensor, game: Reconstruction) -> Tensor:
     return rows
 
 
-def labels_of(seen: Seen, who: str) -> Tensor:
+def labels_of(seen: SeenLayer, who: str) -> Tensor:
     """The labels (t, k) that the last layer's gradient gives away under cross-entropy.
 
     Its bias gradient is the batch's mean of p - e_y: negative only for labels that are there, so that of one
@@ -190,7 +190,7 @@ class FirstLayer:
 
     def attempt(self, knowledge: Knowledge, view: View) -> Attempt:
         """What came of every trial; a record that no row is left for is the public mean."""
-        seen = Seen.of(knowledge, view)
+        seen = SeenLayer.of(knowledge, view)
         if not seen.rounds:
             return seen.nothing()
         weight, bias = _first(seen)
@@ -201,7 +201,7 @@ class FirstLayer:
         return seen.attempt(records, losses, least=torch.zeros(seen.trials), evaluations=once)
 
 
-def _first(seen: Seen) -> tuple[Tensor, Tensor]:
+def _first(seen: SeenLayer) -> tuple[Tensor, Tensor]:
     """The gradients of the first layer's weight (t, out, in) and bias (t, out), if it takes records as they
     are, which one forward pass shows."""
     layer = next(iter(layers_of(seen.model)))

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.attacks.rehearsal import converged, parted, released, scale_of, unkeyed
-from leakscope.core import Guess, Knowledge, View
-from leakscope.errors import ArgumentError, require
+from leakscope.attacks.traits import Traits
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, View
+from leakscope.core.rng import fork, initialised
 from leakscope.games import Reconstruction
-from leakscope.representations import Clean, RepresentationChannel
-from leakscope.rng import fork, initialised
+from leakscope.games.representations import Clean, RepresentationChannel
 
 RIDGE = 1e-6  # of the features' mean square: least squares of fewer records than features
 PASS = 256  # records inverted together
@@ -93,6 +94,8 @@ class Inversion:
     tv: float = 0.01
     ridge: float = 0.001
     rate: float = 0.05
+
+    traits = Traits(slow=True)
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "Inversion.iterations", "at least 1", self.iterations)

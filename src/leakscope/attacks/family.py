@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from scipy import optimize
 from torch import Tensor
 
 from leakscope.attacks.heads import Logistic, RandomForest
 from leakscope.attacks.posterior import Model, Posterior, beside
 from leakscope.attacks.reductions import Map, Sketch, UnitMax
-from leakscope.core import Guess, Knowledge, View
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError, require
-from leakscope.rng import fork
+from leakscope.core.calibration import calibrate, learn_calibration
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.nouns import Guess, Knowledge, View
+from leakscope.core.rng import fork
 
 Array = np.ndarray
 Features = Mapping[str, Array]  # reduction -> (trials, features)
@@ -156,35 +156,14 @@ class Family:
             loss = _cross_fitted(said, told)
             if loss < least:
                 best, kept, least = member, models, loss
-                way = _calibration(np.concatenate(said), np.concatenate(told))
+                way = learn_calibration(np.concatenate(said), np.concatenate(told), ridge=RIDGE)
         return Learned(best, tuple(kept), way, m, float(np.log(m)) - least)
 
 
 def _calibrated(said: Array, way: Array) -> Array:
-    scores = way[0] * said + way[1:]
+    scores = calibrate(said, way)
     scores = np.exp(scores - scores.max(1, keepdims=True))
     return np.asarray(scores / scores.sum(1, keepdims=True))
-
-
-def _calibration(said: Array, told: Array) -> Array:
-    """The temperature (never below 0) and the offsets of least log loss; Platt's scaling for two values."""
-    m = said.shape[1]
-
-    def loss(way: Array) -> tuple[float, Array]:
-        q = _calibrated(said, way)
-        picked = np.zeros_like(q)
-        picked[np.arange(len(told)), told] = 1
-        slope = (q - picked) / len(told)
-        value = -np.log(np.maximum(q[np.arange(len(told)), told], 1e-300)).mean()
-        pull = np.concatenate([[way[0] - 1], way[1:]])
-        gradient = np.concatenate([[(slope * said).sum()], slope.sum(0)]) + RIDGE * pull
-        return float(value + RIDGE / 2 * (pull**2).sum()), gradient
-
-    start = np.concatenate([[1.0], np.zeros(m)])
-    found = optimize.minimize(
-        loss, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] + [(None, None)] * m
-    )
-    return np.asarray(found.x)
 
 
 def _cross_fitted(said: Sequence[Array], told: Sequence[Array]) -> float:
@@ -192,6 +171,7 @@ def _cross_fitted(said: Sequence[Array], told: Sequence[Array]) -> float:
     losses = []
     for i in range(len(said)):
         rest = [j for j in range(len(said)) if j != i]
-        way = _calibration(np.concatenate([said[j] for j in rest]), np.concatenate([told[j] for j in rest]))
+        others = (np.concatenate([part[j] for j in rest]) for part in (said, told))
+        way = learn_calibration(*others, ridge=RIDGE)
         losses.append(-np.log(_calibrated(said[i], way)[np.arange(len(told[i])), told[i]]))
     return float(np.concatenate(losses).mean())

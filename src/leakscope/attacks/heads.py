@@ -19,7 +19,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
 
 Classifier = Any  # a scikit-learn estimator: fit, predict_proba, classes_
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from sklearn.neural_network import MLPClassifier
@@ -10,15 +11,19 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from leakscope.attacks.alignment import candidates, victim
-from leakscope.core import Guess, Knowledge, Params, View
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import integer
+from leakscope.attacks.alignment import Label, Sees, candidates, victim
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, Params, View
+from leakscope.core.rng import integer
 
 
 @dataclass(frozen=True)
 class FedLoss:
     """Minus the loss under the global models, its mean over the observed rounds (paper 002)."""
+
+    sees: ClassVar[Sees] = "models"
+    taught: ClassVar[bool] = False  # by members it is told
+    label: ClassVar[Label] = "known"
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model = victim(knowledge)
@@ -34,6 +39,10 @@ class FedLoss:
 class Loss:
     """Minus the loss under the last global model (Yeom et al. 2018)."""
 
+    sees: ClassVar[Sees] = "models"
+    taught: ClassVar[bool] = False
+    label: ClassVar[Label] = "known"
+
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model = victim(knowledge)
         return lambda view: -_losses(model, dict(view.releases[-1].params), *candidates(view))
@@ -42,6 +51,10 @@ class Loss:
 @dataclass(frozen=True)
 class ModifiedEntropy:
     """Minus the entropy that also counts against a confident mistake (Song and Mittal 2021)."""
+
+    sees: ClassVar[Sees] = "models"
+    taught: ClassVar[bool] = False
+    label: ClassVar[Label] = "known"
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model = victim(knowledge)
@@ -62,6 +75,9 @@ class ModifiedEntropy:
 class Merlin:
     """How often noise on a record raises its loss under the last global model (Jayaraman et al. 2021)."""
 
+    sees: ClassVar[Sees] = "models"
+    taught: ClassVar[bool] = False
+    label: ClassVar[Label] = "known"
     perturbations: int = 100
     std: float = 0.01
 
@@ -89,6 +105,9 @@ class Zari:
     """A network on the probabilities of the true label over rounds, taught by KNOWN MEMBERS
     (Zari et al. 2021): more knowledge than the other attacks have."""
 
+    sees: ClassVar[Sees] = "models"
+    taught: ClassVar[bool] = True
+    label: ClassVar[Label] = "known"
     hidden: int = 64
 
     def __post_init__(self) -> None:

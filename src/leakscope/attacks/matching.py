@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from leakscope.core import Layers, Loss, Params, only
+from leakscope.core.nouns import Layers, Loss, Params, only
 
 Distance = Callable[[Layers, Layers], Tensor]  # (found, target), each name -> (p, *shape), to (p,)
 # (variables (p, n), which problems these are (p,)) -> losses (p,) and slopes (p, n)

@@ -18,13 +18,14 @@ from torch.nn import functional as F
 
 from leakscope.attacks.rehearsal import candidates, reader, released, single, task, unkeyed, with_label
 from leakscope.attacks.representations import Network
-from leakscope.core import Game, Guess, Knowledge, View
-from leakscope.dataset import Batch, Dataset, joined
-from leakscope.errors import ArgumentError, require
+from leakscope.attacks.traits import Traits
+from leakscope.core.dataset import Batch, Dataset, joined
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Game, Guess, Knowledge, View
+from leakscope.core.rng import dealt, initialised, integer
 from leakscope.games import Membership
+from leakscope.games.representations import Clean, RepresentationChannel
 from leakscope.guards.encoder import Encoder, Guarded
-from leakscope.representations import Clean, RepresentationChannel
-from leakscope.rng import dealt, initialised, integer
 
 Scores = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n,)) -> (n,)
 
@@ -35,6 +36,8 @@ class LossThreshold:
 
     The loss is that of the encoder's own head on the released representation."""
 
+    traits = Traits(needs_head=True)
+
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         return _above(knowledge, rng, lambda logits, y: -F.cross_entropy(logits, y, reduction="none"))
 
@@ -44,6 +47,8 @@ class HeadConfidence:
     """Members are classified with more confidence than a threshold, whatever their label (Salem et al. 2019).
 
     The confidence is that of the encoder's own head on the released representation; no label is used."""
+
+    traits = Traits(needs_head=True)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         return _above(knowledge, rng, lambda logits, y: _margin(logits, logits.argmax(1)))
@@ -57,6 +62,8 @@ class LabelAware:
     as the logit of the label's probability, in which small losses differ."""
 
     network: Network = field(default_factory=Network)
+
+    traits = Traits(needs_head=True)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         read = reader(knowledge)
@@ -87,6 +94,8 @@ class LiRA:
     rate: float = 1e-3
     batch: int = 64
     beside: Dataset | None = field(default=None, repr=False, compare=False)
+
+    traits = Traits(slow=True)
 
     def __post_init__(self) -> None:
         require(self.shadows >= 2, "LiRA.shadows", "at least 2", self.shadows)
@@ -119,6 +128,14 @@ class LiRA:
             return found - _threshold(known, torch.arange(len(known)) < told)
 
         return guess
+
+    def among(self, asked: Dataset) -> LiRA:
+        """See `Shadowing`: shadows of fewer records than the real ones would look weaker than they are."""
+        return replace(self, beside=asked)
+
+    def on_plain(self, epochs: int) -> LiRA:
+        """See `Shadowing`."""
+        return replace(self, guard=None, epochs=epochs)
 
     def _shadow(self, like: Encoder, data: Dataset, others: Dataset | None, rng: torch.Generator) -> Encoder:
         if self.guard is not None:

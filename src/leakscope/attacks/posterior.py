@@ -12,11 +12,11 @@ from torch import Tensor
 
 from leakscope.attacks.heads import Classifier, Head, RandomForest, fresh
 from leakscope.attacks.reductions import PCA, MaxPool, Reduction
-from leakscope.channels import GradientChannel
-from leakscope.core import Guess, Knowledge, View, behind
-from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import fork, integer
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, View, behind
+from leakscope.core.rng import fork, integer
+from leakscope.games.channels import GradientChannel
 
 FEWEST = 5  # rehearsed challenges of each value
 Array = np.ndarray

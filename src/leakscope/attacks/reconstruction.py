@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakscope.attacks.closed_form import Attempt, Seen, labels_of
+from leakscope.attacks.closed_form import Attempt, SeenLayer, labels_of
 from leakscope.attacks.matching import (
     PASS,
     Descent,
@@ -27,9 +27,9 @@ from leakscope.attacks.matching import (
     lbfgs,
     squared,
 )
-from leakscope.core import Guess, Knowledge, View
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import integer
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, View
+from leakscope.core.rng import integer
 
 Label = Literal["analytic", "known", "optimised"]
 Precision = Literal["float32", "float64"]
@@ -71,7 +71,7 @@ class DeepLeakage:
     def attempt(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Attempt:
         """What came of every trial, its loss the squared distance."""
         dtype = PRECISIONS[self.precision]
-        seen = Seen.of(knowledge, view, layers=self.layers, dtype=dtype)
+        seen = SeenLayer.of(knowledge, view, layers=self.layers, dtype=dtype)
         if not seen.rounds:
             return seen.nothing()
         labels = _labels(seen, view, self.label, "DeepLeakage")
@@ -130,7 +130,7 @@ class InvertingGradients:
     def attempt(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Attempt:
         """What came of every trial, its loss the cosine distance with the total variation."""
         dtype = PRECISIONS[self.precision]
-        seen = Seen.of(knowledge, view, layers=self.layers, dtype=dtype)
+        seen = SeenLayer.of(knowledge, view, layers=self.layers, dtype=dtype)
         if not seen.rounds:
             return seen.nothing()
         labels = _labels(seen, view, self.label, "InvertingGradients")
@@ -156,7 +156,7 @@ class InvertingGradients:
 class _Search:
     """Variables are the records of a trial in one row, and the labels' logits where these are searched."""
 
-    seen: Seen
+    seen: SeenLayer
     matching: Matching
     labels: Tensor | None
     tv: float = 0.0
@@ -199,7 +199,7 @@ def _variation(x: Tensor) -> Tensor:
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
 
-def _labels(seen: Seen, view: View, label: Label, who: str) -> Tensor | None:
+def _labels(seen: SeenLayer, view: View, label: Label, who: str) -> Tensor | None:
     """The labels (t, k) to match with; None: they are searched for."""
     if label == "analytic":
         return labels_of(seen, who)

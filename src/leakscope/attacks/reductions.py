@@ -13,9 +13,9 @@ import torch
 from sklearn.decomposition import PCA as Components
 from torch import Tensor, nn
 
-from leakscope.core import Layers, Release, flatten
-from leakscope.errors import require
-from leakscope.rng import integer
+from leakscope.core.errors import require
+from leakscope.core.nouns import Layers, Release, flatten
+from leakscope.core.rng import integer
 
 Features = Callable[[Release], Tensor]  # (trials, features)
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.core import Channel, Knowledge, Release, View, flatten
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import ArgumentError, DataError
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.nouns import Channel, Knowledge, Release, View, flatten
+from leakscope.core.rng import fork
 from leakscope.games import Inference, Membership
+from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import Encoder
-from leakscope.representations import RepresentationChannel
-from leakscope.rng import fork
 
 SHARE = 0.8  # of the adversary's records it learns from; the others say when to stop
 STEPS = 8  # of an epoch at least
@@ -59,7 +59,9 @@ def parted(
     if len(second) == 0 or (column is not None and len(second.secret(column).unique()) < 2):
         raise DataError(
             f"{data.name}: of {len(data)} public records too few have the same value for the adversary to "
-            f"keep some of every kind apart; give more public records, or merge rare values."
+            f"keep some of every kind apart; give more public records, or merge rare values.",
+            public="too few public records have the same value for the adversary to keep some of every kind "
+            "apart; give more public records, or merge rare values.",
         )
     return (
         replace(knowledge, game=game.on(first), trials=trials[0]),

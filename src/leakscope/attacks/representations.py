@@ -33,14 +33,15 @@ from leakscope.attacks.rehearsal import (
     unkeyed,
     with_label,
 )
-from leakscope.channels import Silent
-from leakscope.core import Attack, Guess, Knowledge, Loss, View
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.attacks.traits import Traits
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Attack, Guess, Knowledge, Loss, View
+from leakscope.core.rng import fork, initialised
 from leakscope.games import Distribution, Ratio
+from leakscope.games.channels import Silent
+from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.networks import perceptron
-from leakscope.representations import RepresentationChannel
-from leakscope.rng import fork, initialised
 
 SHRUNK = 1e-3  # of Fisher's covariance towards the identity, so that it can be inverted
 
@@ -233,6 +234,8 @@ class Decensored:
     hidden: tuple[int, ...] = (128, 128)
     width: int = 128
     network: Network = field(default_factory=Network)
+
+    traits = Traits(slow=True, censored_only=True)
 
     def __post_init__(self) -> None:
         require(self.width >= 1, "Decensored.width", "at least 1", self.width)

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.reductions import MaxPool, Reduction
-from leakscope.core import Guess, Knowledge, View
-from leakscope.dataset import Batch
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import fork, initialised, integer
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Guess, Knowledge, View
+from leakscope.core.rng import fork, initialised, integer
 
 Encoder = Callable[[Tensor], Tensor]  # features (t, f) -> embeddings (t, e)
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import io
 import signal
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import click
 import typer
 
 from leakscope.cli import options
-from leakscope.errors import ArgumentError, LeakscopeError, printable
+from leakscope.core.errors import ArgumentError, LeakscopeError, printable
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(
@@ -54,6 +53,9 @@ def main() -> None:
     """The entry point: every mistake a user can put right is one sentence and exit code 2."""
     debug = "--debug" in sys.argv[1:]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to be ended is to be interrupted
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal may know fewer letters than names have
     try:
         _once(sys.argv[1:])
         code = app(prog_name="leakscope", standalone_mode=False)
@@ -79,11 +81,3 @@ def _once(arguments: list[str]) -> None:
         given = [a for a in arguments if a.partition("=")[0] in option.opts]
         if single and len(given) > 1:
             raise ArgumentError(f"{option.opts[0]} takes one value, and it is given {len(given)} times.")
-
-
-def trusting(trust: list[str]) -> None:
-    """Let trusted modules be found in the folder the command is run in, by the workers too."""
-    if trust:
-        here = str(Path.cwd())
-        sys.path.insert(0, here)
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

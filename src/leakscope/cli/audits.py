@@ -8,10 +8,9 @@ from typing import Annotated, Any
 import click
 import typer
 
-from leakscope import terminal
-from leakscope.cli import options
-from leakscope.cli.app import app, trusting
-from leakscope.errors import ArgumentError
+from leakscope.cli import options, terminal
+from leakscope.cli.app import app
+from leakscope.core.errors import ArgumentError
 
 
 @app.command(short_help="Measure what a model's gradients give away; write a report.")
@@ -32,15 +31,13 @@ def audit(
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 2_000,
     seeds: Annotated[
-        int, options.count("Victims, split and trained anew; several show how results vary.")
+        int, options.count("Repetitions with new splits and training. Several show how results vary.")
     ] = 1,
     rate: options.Rate = 0.01,
     defense: options.Defenses = None,
     dp: Annotated[
         bool,
-        options.option(
-            "Also audit one DP-SGD step: how large its epsilon for the secret is at least.", "--dp"
-        ),
+        options.option("Also audit one DP-SGD step: a lower bound on its epsilon for the secret.", "--dp"),
     ] = False,
     clip: Annotated[float, options.number("With --dp: clipping norm of the step.")] = 2.0,
     noise: Annotated[float, options.number("With --dp: standard deviation of the step's noise.")] = 0.1,
@@ -60,9 +57,9 @@ def audit(
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
     .csv.gz or .npz file.
 
-    With --recording nothing is trained: DATA holds candidates, and the audit tells how well the recorded
-    updates of a real federation show which of them each client trained on. They are taken as they are, so
-    give them encoded and scaled as the clients had them. --client names the column (or array) that says
+    With --recording nothing is trained. DATA holds candidates, and the audit tells how well the recorded
+    updates of a real federation show which of them each client trained on. The candidates are used as they
+    are, so encode and scale them as the clients did. --client names the column (or array) that says
     who trained on a record; any word that is no client's, such as nobody, marks a record of nobody, and
     1,500 of these are enough for a lower limit at 1% false alarms. Options about training do not apply.
 
@@ -72,47 +69,46 @@ def audit(
     leakscope audit patients.csv --label mortality --secret gender
     leakscope audit candidates.npz --recording run --client client --label y --model MLP
     """
-    from leakscope import audits
+    from leakscope.audits.inference.request import stem
+    from leakscope.run import api
 
-    trusting(trust or [])
     _consistent(context)
+    folder = output or Path(f"audit-{stem(data)}")
+    shared: Any = {"label": label, "drop": drop or [], "trials": trials, "seeds": seeds}
+    shared |= {"output": folder, "jobs": jobs, "trust": trust or []}
     if recording is not None:
-        from leakscope import recorded_audits
+        from leakscope.audits.membership.request import writable
 
-        document = recorded_audits.requested(
+        if records is not None:
+            writable(records, seeds)
+        report = api.audit_recording(
+            recording,
             data,
-            recording=recording,
             client=client,
-            label=label,
             model=model,
             seen=seen,
             centred=centred,
-            records=records,
-            drop=drop or [],
-            trials=trials,
-            seeds=seeds,
-            trust=trust or [],
+            scores=records is not None,
             preprocessing=preprocessing,
+            **shared,
         )
-        folder = output or Path(f"audit-{audits.stem(data)}")
-        terminal.audited(document, folder, jobs=jobs, trust=trust or [])
-        return
-    size: Any = {"batch": batch, "rounds": rounds, "trials": trials, "rehearsals": rehearsals, "seeds": seeds}
-    document = audits.requested(
-        data,
-        label=label,
-        secret=secret,
-        user=user,
-        drop=drop or [],
-        known=known or [],
-        model=audits.named(model, "--model", 'MLP:activation="tanh"') if model else None,
-        training={"rate": rate},
-        defenses=[audits.named(text, "--defense", "Pruning:rate=0.99") for text in defense or []],
-        dp={"name": "DPSGD", "clip": clip, "noise": noise, "delta": delta} if dp else None,
-        **size,
-    )
-    folder = output or Path(f"audit-{audits.stem(data)}")
-    terminal.audited(document, folder, jobs=jobs, trust=trust or [])
+        terminal.copy_scores(report, records)
+    else:
+        report = api.audit(
+            data,
+            secret=secret,
+            user=user,
+            known=known or [],
+            model=model,
+            batch=batch,
+            rounds=rounds,
+            rehearsals=rehearsals,
+            rate=rate,
+            defenses=defense or [],
+            dp={"name": "DPSGD", "clip": clip, "noise": noise, "delta": delta} if dp else None,
+            **shared,
+        )
+    terminal.tell(report)
 
 
 @app.command(short_help="Find the cheapest defense that keeps a stated risk.")
@@ -147,17 +143,28 @@ def tune(
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
     """
-    from leakscope import audits, tuning
+    from leakscope.audits.inference.request import stem
+    from leakscope.run import api
 
-    trusting(trust or [])
-    risk = tuning.Risk(max_advantage, max_loss)
-    size: Any = {"batch": batch, "rounds": rounds, "trials": trials, "rehearsals": rehearsals}
-    training, title = {"rate": rate}, "Defenses"
-    document = audits.requested(
-        data, label=label, secret=secret, drop=drop or [], training=training, title=title, **size
+    report = api.tune(
+        data,
+        label=label,
+        secret=secret,
+        drop=drop or [],
+        max_advantage=max_advantage,
+        max_loss=max_loss,
+        batch=batch,
+        rounds=rounds,
+        trials=trials,
+        rehearsals=rehearsals,
+        rate=rate,
+        halvings=halvings,
+        output=output or Path(f"tune-{stem(data)}"),
+        jobs=jobs,
+        trust=trust or [],
     )
-    folder = output or Path(f"tune-{audits.stem(data)}")
-    terminal.tuned(document, risk, folder, halvings=halvings, jobs=jobs, trust=trust or [])
+    answer = report.answer.lines if report.answer else []
+    terminal.print_lines([*answer, f"Report: {report.folder / 'report.html'}" if report.folder else ""])
 
 
 @app.command(short_help="Find the layer that gives most away, and what protects it.")
@@ -182,7 +189,7 @@ def localise(
     ] = 1,
     trials: options.Trials = 1_000,
     rehearsals: options.Rehearsals = 1_500,
-    seeds: Annotated[int, options.count("Victims, split and trained anew.")] = 1,
+    seeds: Annotated[int, options.count("Repetitions with new splits and training.")] = 1,
     rate: options.Rate = 0.1,
     images: Annotated[
         int | None, options.count("Pictures to reconstruct from pairs of layers; 0: none.", min=0)
@@ -195,26 +202,26 @@ def localise(
     """Find which layer of a model gives away what, and what protecting it costs.
 
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
-    .csv.gz or .npz file. An attack family is tried on every layer's gradient, chosen and calibrated on
-    people it was not fitted to; sensitivity and distances need no attack; of pictures some are
-    reconstructed. Then the most telling layers are kept local, frozen and noised, and audited again.
+    .csv.gz or .npz file. Attacks are tried on every layer's gradient and chosen on separate
+    people. Sensitivity and distances need no attack. Some pictures are reconstructed. Then the layers
+    that tell most are kept local, frozen and noised, and audited again.
 
     \b
     leakscope localise adult
     leakscope localise celeba --secret Male --model VGG9
     leakscope localise faces.npz --label smile --secret glasses --user person
     """
-    from leakscope import audits, layer_audits
+    from leakscope.audits.inference.request import stem
+    from leakscope.run import api
 
-    trusting(trust or [])
-    document = layer_audits.requested(
+    report = api.localise(
         data,
         label=label,
         secrets=secret or [],
         user=user,
         drop=drop or [],
-        model=audits.named(model, "--model", 'MLP:activation="tanh"') if model else None,
-        defense=audits.named(defense, "--defense", "Noise:std=0.01") if defense else None,
+        model=model,
+        defense=defense,
         batch=batch,
         rounds=rounds,
         observed=observed,
@@ -223,10 +230,12 @@ def localise(
         seeds=seeds,
         rate=rate,
         images=images,
-        shown=show_reconstructions,
+        show_reconstructions=show_reconstructions,
+        output=output or Path(f"layers-{stem(data)}"),
+        jobs=jobs,
+        trust=trust or [],
     )
-    folder = output or Path(f"layers-{audits.stem(data)}")
-    terminal.localised(document, folder, jobs=jobs, trust=trust or [])
+    terminal.tell(report)
 
 
 def _consistent(context: click.Context) -> None:

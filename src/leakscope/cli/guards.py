@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import click
 import typer
 
-from leakscope import terminal
-from leakscope.cli import options
-from leakscope.cli.app import app, trusting
+from leakscope.cli import options, terminal
+from leakscope.cli.app import app
 
 
 @app.command(short_help="Train representations that lose a secret; attack them; save the encoder.")
@@ -84,7 +83,7 @@ def guard(
     ] = None,
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 4_000,
-    seeds: Annotated[int, options.count("Guards, split and trained anew.")] = 1,
+    seeds: Annotated[int, options.count("Repetitions with new splits and training.")] = 1,
     shadows: Annotated[
         int, options.count("Against membership: guards of the adversary's own (LiRA); 0: none.", min=0)
     ] = 0,
@@ -107,24 +106,25 @@ def guard(
     leakscope guard adult --lambda 0 --lambda 0.5 --lambda 0.75 --lambda 1
     leakscope guard location30 --against membership --loss prior --beside Distilled
     """
-    from leakscope import audits, guard_audits
+    from leakscope.audits.guards.request import name_encoders
+    from leakscope.audits.inference.request import stem
+    from leakscope.run import api
 
-    trusting(trust or [])
-    folder = output or Path(f"guard-{audits.stem(data)}")
-    settings: dict[str, Any] = {"loss": loss, "utility": utility, "epochs": epochs}
-    if noise:
-        settings |= {"perturbation": "gaussian", "scale": noise, "normed": True}
-    if against == "membership" and utility == "labels":
-        settings["label_aware"] = True
-    document = guard_audits.requested(
+    lams = lam if lam is not None else [0.0, 0.5]
+    report = api.guard(
         data,
         label=label,
         secret=secret,
         against=against,
-        drop=drop or [],
-        lams=lam if lam is not None else [0.0, 0.5],
+        lams=lams,
+        loss=loss,
+        noise=noise,
         width=width,
-        settings=settings,
+        utility=utility,
+        beside=beside or [],
+        equal=equal,
+        drop=drop or [],
+        epochs=epochs,
         train=train,
         public=public,
         trials=trials,
@@ -132,12 +132,13 @@ def guard(
         seeds=seeds,
         shadows=shadows,
         dimensions=dimensions,
-        shown=show_reconstructions,
-        beside=beside or [],
-        equal=equal,
-        folder=folder,
+        show_reconstructions=show_reconstructions,
+        output=output or Path(f"guard-{stem(data)}"),
+        jobs=jobs,
+        trust=trust or [],
     )
-    terminal.guarded(document, folder, jobs=jobs, trust=trust or [])
+    terminal.copy_encoders(report, name_encoders(lams, beside or []))
+    terminal.tell(report)
 
 
 @app.command(short_help="Write the representations of records by a saved encoder.")
@@ -170,7 +171,7 @@ def encode(
     \b
     leakscope encode adult guard-adult/encoder-0.5 -o shared.npz
     """
-    from leakscope import guard_audits
+    from leakscope.audits.guards import request as guard_audits
 
     target = output or Path("representations.npz")
     drawn = secrets.randbits(62) if key is None else key

@@ -31,13 +31,13 @@ Label = Annotated[str | None, column("The column the model learns to predict; ne
 Secret = Annotated[str | None, column("The private column the adversary is after; needed for a file.")]
 User = Annotated[
     str | None,
-    column("The column that says whose record it is: adds user inference, and splits by person."),
+    column("The column that says whose record it is. It adds user inference, and splits by person."),
 ]
 Drop = Annotated[list[str] | None, column("A column to keep out of the model's inputs; can be repeated.")]
 Known = Annotated[
     list[str] | None,
     column(
-        "A column whose mean over the batch the adversary is told, for an attribute or a property only "
+        "A column whose mean over the batch the adversary knows, for an attribute or a property only "
         "('*': all but the secret); can be repeated."
     ),
 ]
@@ -45,27 +45,27 @@ Model = Annotated[
     str | None,
     option(
         "A model (see: leakscope list), with settings as a defense has them, or your own torch.nn.Module, "
-        "such as my_nets.Net; needs --trust my_nets. Of a recorded MLP the widths are read off.",
+        "such as my_nets.Net; needs --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
         metavar="MODEL",
     ),
 ]
 Defenses = Annotated[
     list[str] | None,
     option(
-        "A defense to audit beside none, such as Sign or Pruning:rate=0.99 (see: leakscope list); the "
-        "adversary knows of it; can be repeated.",
+        "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list). The "
+        "adversary knows of it. Can be repeated.",
         metavar="DEFENSE",
     ),
 ]
 Rounds = Annotated[int, count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]
 Trials = Annotated[
-    int, count("Challenges the adversary answers: the more, the narrower the intervals.", min=2)
+    int, count("Challenges the adversary answers. More of them make the intervals narrower.", min=2)
 ]
-Rehearsals = Annotated[int, count("Challenges the adversary practises on public records.", min=2)]
+Rehearsals = Annotated[int, count("Challenges the adversary practises with, on public records.", min=2)]
 Rate = Annotated[float, number("Learning rate of the victim's SGD.")]
 Recorded = Annotated[
     Path | None,
-    option("The recorded updates of a federation, to tell which candidates were trained on.", metavar="DIR"),
+    option("The recorded updates of a federation: which candidates were trained on?", metavar="DIR"),
 ]
 Client = Annotated[
     str | None,
@@ -80,11 +80,11 @@ Seen = Annotated[
     ),
 ]
 Centred = Annotated[
-    bool, option("With --recording: take the step of the global model off every update.", "--centred")
+    bool, option("With --recording: subtract the global model's change from each update.", "--centred")
 ]
 Records = Annotated[
     Path | None,
-    option("With --recording: a CSV for the score of every candidate, which is as private as they are."),
+    option("With --recording: a CSV for the score of every candidate. It is as private as they are."),
 ]
 Preprocessing = Annotated[
     str | None,
@@ -116,14 +116,14 @@ Trust = Annotated[
 Shown = Annotated[
     bool,
     option(
-        "Put originals and reconstructions into the report, which is then as private as they are.",
+        "Put originals and reconstructions into the report. It is then as private as they are.",
         "--show-reconstructions",
     ),
 ]
 Output = Annotated[
     Path | None,
     option(
-        "Folder for results and report; work that was interrupted is taken up in it.",
+        "Folder for results and report. Interrupted work goes on there.",
         "--output",
         "-o",
         show_default="a folder here, named after what is run",

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from leakscope import terminal
-from leakscope.cli import options
-from leakscope.cli.app import app, trusting
-from leakscope.errors import printable
+from leakscope.cli import options, terminal
+from leakscope.cli.app import app
+from leakscope.core.errors import printable
 
 
 @app.command(short_help="Run a plan, or what is missing of it; write a report.")
@@ -32,17 +31,18 @@ def run(
     leakscope run audit-adult
     leakscope run plan.toml --engine ray --address 10.0.0.1:6379
     """
-    from leakscope import engines, store
-    from leakscope import plan as plans
+    from leakscope.core import files
+    from leakscope.results import store
+    from leakscope.run import api, engines
+    from leakscope.run import plan as plans
 
-    trusting(trust or [])
     source = plan / "plan.toml" if plan.is_dir() else plan
     checked = plans.read(source, trusted=trust or [])
-    text = source.read_text(encoding="utf-8")
+    text = files.read(source).decode()
     own = text.startswith(store.MARK)  # the plan of a results folder goes on there
     folder = output or (source.parent if own else Path(plan.stem))
     chosen = engines.chosen(engine, address=address)
-    terminal.reported(checked, text, folder, jobs=jobs, trust=trust or [], engine=chosen)
+    terminal.tell(api.run_text(checked, text, folder, jobs=jobs, trust=trust or [], engine=chosen))
 
 
 @app.command(short_help="Write the report of a results folder again.")
@@ -51,12 +51,12 @@ def report(folder: options.Place) -> None:
 
     FOLDER is one that an audit, a search or a run wrote, such as audit-adult.
     """
-    from leakscope import report as reports
+    from leakscope.report import page as reports
 
     typer.echo(printable(f"Report: {reports.write(folder)}"))
 
 
-@app.command(short_help="Hold results against a risk appetite: pass, fail, not enough evidence.")
+@app.command(short_help="Check results against a risk appetite: pass, fail, not enough evidence.")
 def gate(
     folder: options.Place,
     appetite: options.Place,
@@ -66,19 +66,34 @@ def gate(
         options.option("Keep APPETITE beside the results and show the verdict in the report.", "--report"),
     ] = False,
 ) -> None:
-    """Hold the results in FOLDER against a risk APPETITE: exit code 0 pass, 1 fail, 3 not enough evidence.
+    """Check the results in FOLDER against a risk APPETITE: exit code 0 pass, 1 fail, 3 not enough evidence.
 
     FOLDER is one that an audit, a search or a run wrote. APPETITE is a TOML file of [[limit]] tables: a
     secret, a measure (advantage, auroc, tpr_at_1%, information, epsilon), at_most, and if you like game,
-    confidence, adversary (adaptive, static, any), defense, delta; and [declared] epsilon and delta of your
-    accountant. A pass needs upper confidence limits below it, a fail a lower one above it; an epsilon passes
-    by an accountant only. What failed, or was not run, never passes.
+    confidence, adversary (adaptive, static, any), defense, delta, releases (shown, training), neighbours
+    (replace, add or remove); and [declared] epsilon and delta of your accountant. A pass needs upper limits
+    below it, a fail a lower one above it. Information and a measured epsilon can fail a limit and never pass
+    it; an epsilon passes only if it covers the releases asked about. What failed, or was not run, never
+    passes.
 
     \b
     leakscope gate audit-adult appetite.toml
     leakscope gate audit-adult appetite.toml --json
     """
-    raise typer.Exit(terminal.gated(folder, appetite, as_json=as_json, report=report))
+    from leakscope.core import files
+    from leakscope.report import page
+    from leakscope.results import gate as gates
+    from leakscope.run import api
+
+    verdict = api.gate(folder, appetite)
+    if as_json:
+        terminal.print_json(gates.as_json(verdict))
+    else:
+        terminal.print_lines(gates.as_text(verdict))
+    if report:
+        files.write(folder / gates.APPETITE, files.read(appetite))
+        terminal.print_lines([f"Report: {page.write(folder)}"], err=as_json)
+    raise typer.Exit(verdict.exit_code)
 
 
 @app.command(short_help="Compare two results folders: what differs, and how surely.")
@@ -100,7 +115,20 @@ def compare(
     leakscope compare audit-adult audit-adult-pruned
     leakscope compare audit-adult audit-adult-pruned -o comparison.html
     """
-    terminal.held_together(a, b, as_json=as_json, output=output)
+    from leakscope.core import files
+    from leakscope.report import comparison
+    from leakscope.run import api
+
+    found = api.compare(a, b)
+    if as_json:
+        terminal.print_json(comparison.as_json(found))
+    else:
+        terminal.print_lines(comparison.text(found))
+        terminal.print_table(comparison.HEADER, comparison.rows(found))
+    if output:
+        page = output if output.suffix == ".html" else output / "comparison.html"
+        files.write(page, comparison.render(found))
+        terminal.print_lines([f"Comparison: {page}"], err=as_json)
 
 
 @app.command(short_help="Put many results folders on one page.")
@@ -120,7 +148,13 @@ def summary(
     leakscope summary audit-adult audit-health
     leakscope summary audit-* -o audits.html
     """
-    terminal.overviewed(folder, output)
+    from leakscope.report import overview
+
+    page = output if output.suffix == ".html" else output / "summary.html"
+    runs, bad = overview.write(folder, page)
+    terminal.print_lines((f"leakscope: {sentence}" for sentence in bad), err=True)
+    terminal.print_table(overview.HEADER, overview.rows(runs))
+    terminal.print_lines([f"Summary: {page}"])
 
 
 @app.command(short_help="Describe the recorded updates of a federation.")
@@ -132,13 +166,19 @@ def recording(
 
     FOLDER is one that a Recorder wrote while the federation trained.
     """
-    terminal.recorded(folder, check=check)
+    from leakscope.training.recording import Recording
+
+    found = Recording(folder)
+    terminal.print_lines(found.describe().splitlines())
+    if check:
+        found.complete()
+        terminal.print_lines(["Complete: every file is whole and finite."])
 
 
 @app.command("list", short_help="List games, attacks, defenses, data and more.")
 def list_() -> None:
     """List games, attacks, heads, reductions, defenses, models, measures and data, a line about each."""
-    terminal.catalogued()
+    terminal.list_catalogue()
 
 
 @app.command(short_help="Run a paper's experiments; print our numbers beside its own.")
@@ -162,7 +202,15 @@ def papers(
 
     PAPER is the number of a paper, such as 000; all are run if none is given.
     """
-    from leakscope import published
+    from leakscope.run import progress, published
 
     for number in paper or published.documents():
-        terminal.compared(number, only=only or [], quick=quick, record=record, output=output, jobs=jobs)
+        plan, text, missing = published.plan(number, only=only or [], quick=quick)
+        if missing:
+            words = f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}."
+            terminal.print_lines([words], err=True)
+        folder = output or Path("papers-results") / f"{number}-{plan.digest}"
+        results = progress.run_plan(plan, text, folder, jobs=jobs)
+        terminal.print_table(published.HEADER, published.rows(published.entries(results, quick=quick)))
+        if record:
+            terminal.print_lines([f"Recorded: {published.record(number, results, quick=quick)}"])

@@ -6,24 +6,26 @@ import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.fingerprints import same
 from leakscope.data.activity import har, har_folder
 from leakscope.data.adult import adult, census42, uci_adult
 from leakscope.data.arrays import digits, from_npz, health, mnist
 from leakscope.data.binary import location30, purchase100, purchase_like, texas100, texas_like
 from leakscope.data.cifar import cifar10, cifar100
 from leakscope.data.faces import lfw, lfw_folder, pubfig_folder
-from leakscope.data.files import FOLDER
+from leakscope.data.files import FOLDER, sha256
 from leakscope.data.gaussian import synthetic, synthetic_bayes
 from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
 from leakscope.data.medical import covid, medical_mnist, pneumonia
 from leakscope.data.speech import cremad, cremad_folder
 from leakscope.data.tabular import from_csv
 from leakscope.data.text import imdb, text_csv
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError
 
-__all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "synthetic_bayes"]
+__all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "synthetic_bayes", "tabled"]
 
 
 LOADERS: Mapping[str, Callable[..., Dataset]] = MappingProxyType(  # what each is: catalogue.DATA
@@ -78,3 +80,23 @@ def load(name: str, *, path: str | Path | None = None, **options: object) -> Dat
         if option not in known:
             raise ArgumentError(f"{name} has no option {option!r}; it has: {', '.join(known) or 'none'}.")
     return function(**options)
+
+
+def tabled(table: Mapping[str, Any]) -> Dataset:
+    """The records a plan's ``data`` table names: a known name, ``csv`` or ``npz`` with a path; the
+    columns in ``without`` are taken out of the inputs. ``by`` names the column whose values are split
+    in place of records, such as a patient's number; ``train`` and ``public`` then count people."""
+    options = {key: value for key, value in table.items() if key not in ("name", "without", "by", "sha256")}
+    name = table["name"]
+    if "sha256" in table and not same(str(table["sha256"]), sha256(table.get("path", ""))):
+        raise DataError(
+            f"{table.get('path')} has changed since the plan was written, or the plan is of another user or "
+            f"machine; audit it anew, or leave sha256 out of the plan."
+        )
+    if name == "csv":
+        records = from_csv(**options)
+    elif name == "npz":
+        records = from_npz(**options)
+    else:
+        records = load(name, **options)
+    return records.without(*table["without"]) if table.get("without") else records

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.arrays import records
 from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, labels, located, matched
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
 
 PARTS = ("train", "test")
 FEATURES = 561

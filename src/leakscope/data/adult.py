@@ -10,11 +10,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError
 from leakscope.data.files import as_folder, located
 from leakscope.data.table import Cells, dataset
 from leakscope.data.tabular import from_csv
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError
 
 LABEL = "income"
 SECRETS = ("sex", "race", "marital-status")

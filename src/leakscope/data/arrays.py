@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.files import Array, arrays, coded, labels, listed, located, pixels, stacked
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError, require
 
 
 def from_npz(

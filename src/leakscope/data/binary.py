@@ -14,10 +14,10 @@ from zipfile import is_zipfile
 import numpy as np
 import torch
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.core.rng import seeded
 from leakscope.data.files import COPIES, Array, arrays, as_file, as_folder, fits, labels, located, sizes_of
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError, require
-from leakscope.rng import seeded
 
 LOCATION, PURCHASE, TEXAS = (446, 30), (600, 100), (6_169, 100)  # inputs and classes
 KINDS = (("x_packed", "n_features", "y"), ("x", "y"), ("features", "labels"))  # the arrays of an npz file

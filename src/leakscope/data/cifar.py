@@ -8,6 +8,8 @@ from zipfile import is_zipfile
 
 import numpy as np
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.files import (
     COPIES,
     Array,
@@ -20,8 +22,6 @@ from leakscope.data.files import (
     pixels,
     stacked,
 )
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
 
 ANIMALS = (2, 7)  # bird to horse
 SIDE, CHANNELS = 32, 3

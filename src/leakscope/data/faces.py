@@ -11,11 +11,11 @@ import pandas as pd
 from PIL import Image
 from torch import Tensor
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.data.arrays import records
 from leakscope.data.files import COPIES, arrays, as_folder, coded, fits, listed, located, matched
 from leakscope.data.images import GENDERS, SUFFIXES, Crop, read_images, spread
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError, require
 
 LEAST = 20  # images of a person to be told from others
 SIDE = 250  # pixels of an original image

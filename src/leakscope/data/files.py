@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakscope.errors import DataError
+from leakscope.core.errors import DataError
 
 FOLDER = "LEAKSCOPE_DATA"  # the environment variable that names the folder of data files
 COPIES = 3  # the records, their split, and the split scaled: what an audit holds at once
@@ -30,6 +31,9 @@ _BROKEN = (
     RuntimeError,  # zipfile's word for an encrypted member
     zipfile.BadZipFile,
     zlib.error,
+    SyntaxError,  # of a header that is no Python
+    tokenize.TokenError,
+    RecursionError,
 )
 
 
@@ -61,6 +65,8 @@ def as_file(path: str | Path) -> Path:
         raise DataError(f"{path} must be a file, and it is a folder; name a file inside it.")
     if not there:
         raise DataError(f"{path} does not exist; check the spelling and the folder you are in.")
+    if not path.is_file():  # a pipe may be waited for without end
+        raise DataError(f"{path} must be a file, and it is a pipe or a device; write it to a file first.")
     return path
 
 
@@ -75,7 +81,7 @@ def as_folder(path: Path, *parts: str) -> Path:
 
 
 def sha256(path: str | Path) -> str:
-    """The fingerprint of a file, by which a later run knows it has the same records."""
+    """The digest of a file. It can be guessed: what is stored is `fingerprints.keyed` of it."""
     with as_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

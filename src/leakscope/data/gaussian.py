@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from scipy import stats
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import require
+from leakscope.core.rng import seeded
 from leakscope.data.files import COPIES, fits
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import require
-from leakscope.rng import seeded
 
 
 def synthetic(

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, located, pixels
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
 
 ALIGNED = (178, 218)  # the width and height of an aligned CelebA image
 SQUARE = (0, 20, 178, 198)  # left, top, right, bottom: rows 20 to 197

@@ -8,10 +8,10 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.arrays import records
 from leakscope.data.files import Array, arrays, coded, labels, located, matched, sizes_of, stacked
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
 
 PARTS = ("train", "val", "test")
 FINDINGS = ("normal", "pneumonia")

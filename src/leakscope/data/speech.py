@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, MissingExtra, require
 from leakscope.data.files import Array, arrays, as_folder, coded, located
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, MissingExtra, require
 
 EMOTIONS = ("ANG", "HAP", "NEU", "SAD")  # the four of paper 000, of six
 CLIP = 5.0  # standard deviations; single functionals reach 80

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.files import Array
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError, require
 
 CATEGORIES = 200  # a text column with more values is a name, a date or a note
 LABELS = 100  # the most classes a task may have

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError
 from leakscope.data.files import COPIES, absent, as_file, fits, listed
 from leakscope.data.table import Cells, dataset
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError
 
 CHUNK = 1_000_000  # cells read at a time
+MOST_COLUMNS = 10_000
+LONGEST = 1 << 24  # bytes of a line: a longer one is no row, and would be held in memory whole
 HEAD = 1 << 18  # bytes of the file from which its number of rows is estimated
 _GZIP = b"\x1f\x8b"
 
@@ -120,7 +124,7 @@ def check_roles(
     user: str | None,
 ) -> None:
     """Every name is a column, and no column has two roles."""
-    twice = sorted({name for name in header if header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         raise DataError(f"{path} must name each column once, and {twice[0]!r} comes twice; rename one.")
     if "" in header and "" not in drop:
@@ -169,8 +173,49 @@ def _expected_rows(path: Path) -> float:
     return text.count(b"\n") * path.stat().st_size / max(len(head), 1)
 
 
+class Lines(io.RawIOBase):
+    """The bytes of a CSV, refused at a line of more than `LONGEST`, however small it is when compressed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        opened = gzip.GzipFile if _compression(path) else io.FileIO
+        self.file = cast(BinaryIO, opened(path, "rb"))
+        self.length = 0  # of the line so far
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        content = self.file.read(len(buffer))
+        first, last = content.find(b"\n"), content.rfind(b"\n")
+        longest = self.length + (first if first >= 0 else len(content))
+        if longest > LONGEST:
+            raise DataError(
+                f"{self.path} must have lines of at most {LONGEST:,} bytes, and one is longer; write each "
+                f"record on a line of its own."
+            )
+        self.length = len(content) - last - 1 if last >= 0 else longest
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
 def header_of(path: Path) -> list[str]:
     """The names in a CSV's first row."""
+    with io.BufferedReader(Lines(path)) as file:
+        try:
+            columns = file.readline(LONGEST).count(b",") + 1
+        except (OSError, EOFError, zlib.error):
+            columns = 0  # the reader meets the same error and says what it is
+    if columns > MOST_COLUMNS:
+        raise DataError(
+            f"{path} must have at most {MOST_COLUMNS:,} columns, and its first line has {columns:,}; leave "
+            f"some out, or write the numbers as an npz file."
+        )
     for piece in _parsed(path, header=None, nrows=1):
         return [str(name) for name in piece.iloc[0]]
     return []
@@ -215,18 +260,20 @@ def _parsed(
     chunksize: int = 1,
 ) -> Iterator[pd.DataFrame]:
     try:
-        with pd.read_csv(
-            path,
-            header=header,
-            names=names,
-            nrows=nrows,
-            chunksize=chunksize,
-            dtype=object,
-            na_filter=False,
-            skipinitialspace=True,
-            encoding="utf-8-sig",
-            compression=_compression(path),
-        ) as reader:
+        with (
+            io.BufferedReader(Lines(path), HEAD) as file,
+            pd.read_csv(
+                cast(Any, file),
+                header=header,
+                names=names,
+                nrows=nrows,
+                chunksize=chunksize,
+                dtype=object,
+                na_filter=False,
+                skipinitialspace=True,
+                encoding="utf-8-sig",
+            ) as reader,
+        ):
             yield from reader
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} must be a CSV with a header, and it is empty; write it again.") from error

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError, require
 from leakscope.data.files import (
     COPIES,
     absent,
@@ -34,8 +36,6 @@ from leakscope.data.files import (
 )
 from leakscope.data.table import Cells
 from leakscope.data.tabular import check_roles, header_of, pieces
-from leakscope.dataset import Column, Dataset
-from leakscope.errors import DataError, require
 
 WORDS, LENGTH = 10_000, 200  # the words that are numbered and the words of a text that are kept
 PADDING, UNKNOWN = "<padding>", "<unknown>"

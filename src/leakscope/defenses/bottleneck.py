@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Defense, Loss
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Loss
 
 
 @dataclass(frozen=True)

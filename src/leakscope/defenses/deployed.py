@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.core import Defense, Layers, flatten, shaped
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.mechanism import Mechanism, gaussian
+from leakscope.core.nouns import Defense, Layers, flatten, shaped
+from leakscope.core.rng import laplace
 from leakscope.defenses.gradient import noisy
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import laplace
 
 Rule = Literal["flower", "andrew"]
 Version = Literal["2.8", "2.7"]
@@ -61,6 +62,11 @@ class FlowerLocalDp(Defense):
         """How far apart two updates of one client can be, in standard deviations of the noise."""
         return _mu(self.clip, self.deviation(1))
 
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        if math.isinf(self.mu):
+            return None
+        return gaussian(1 / self.mu, 1 / self.mu, "upload", clip=self.clip, std=self.deviation(batch))
+
 
 @dataclass(frozen=True)
 class FlowerFixedClipping(Defense):
@@ -96,6 +102,9 @@ class FlowerFixedClipping(Defense):
     def deviation(self, batch: int) -> float:
         """The standard deviation of one upload's share of the noise."""
         return self.noise * self.clip / math.sqrt(self.clients) if self.noise else 0.0
+
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        return gaussian(self.noise, self.noise / 2, "mean") if self.noise else None
 
 
 @dataclass(frozen=True)
@@ -149,6 +158,11 @@ class FlowerAdaptiveClipping(Defense):
         """The standard deviation of one upload's share of the noise, while the norm stays as it is."""
         return self._fixed(self.clip).deviation(batch)
 
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        """Of the mean and the count together. Under "flower" nothing bounds how small the noise can get."""
+        proven = self.noise and self.rule == "andrew"
+        return gaussian(self.noise, self.noise / 2, "mean") if proven else None
+
     def after(self, clipped: float, rng: torch.Generator) -> FlowerAdaptiveClipping:
         """The next round's defense, when this fraction of the clients was clipped in this one."""
         require(0 <= clipped <= 1, "FlowerAdaptiveClipping.after(clipped)", "in [0, 1]", clipped)
@@ -197,6 +211,7 @@ class PercentilePrivacy(Defense):
     setting is out of its range; here it is refused. The null setting is percentile = 0, gamma = inf.
     """
 
+    processes: ClassVar[bool] = True
     percentile: float = 10.0
     gamma: float = 0.01
     steps: int = 1
@@ -254,6 +269,10 @@ class SVTPrivacy(Defense):
         require(self.steps >= 1, "SVTPrivacy.steps", "at least 1", self.steps)
         require(self.version in ("2.8", "2.7"), "SVTPrivacy.version", "2.8 or 2.7", self.version)
 
+    @property
+    def adds_noise(self) -> bool:
+        return math.isfinite(self.noise_var)
+
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         flat = _flat(layers).double() / self.steps
         sent = shaped(torch.stack([self._sent(row, rng) for row in flat]) * self.steps, layers)
@@ -270,10 +289,30 @@ class SVTPrivacy(Defense):
         wanted, the choice says nothing."""
         if self.version == "2.7":
             return math.inf
+        return self._choice(entries) + self._wanted(entries) * self.noise_var
+
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        """The values' Laplace noise, and the choice as randomized response of its epsilon, from which
+        everything of that epsilon follows (Kairouz, Oh and Viswanath 2015)."""
+        if math.isinf(self.proven(entries)):
+            return None
+        from dp_accounting import (  # type: ignore[import-untyped]
+            ComposedDpEvent,
+            LaplaceDpEvent,
+            RandomizedResponseDpEvent,
+            SelfComposedDpEvent,
+        )
+
+        odds = math.exp(-self._choice(entries))
+        choice = RandomizedResponseDpEvent(2 * odds / (1 + odds), 2)
+        values = SelfComposedDpEvent(LaplaceDpEvent(1 / self.noise_var), self._wanted(entries))
+        event = ComposedDpEvent([choice, values])
+        return Mechanism(event, event, "upload")
+
+    def _choice(self, entries: int) -> float:
         wanted = self._wanted(entries)
         threshold, query = self._split(wanted)
-        choice = threshold + query * entries / wanted if wanted < entries else 0.0
-        return choice + wanted * self.noise_var
+        return threshold + query * entries / wanted if wanted < entries else 0.0
 
     def _wanted(self, entries: int) -> int:
         return min(math.ceil(entries * self.fraction), entries)

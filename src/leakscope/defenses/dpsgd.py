@@ -10,9 +10,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakscope.core import Defense, Layers
+from leakscope.core.errors import require
+from leakscope.core.mechanism import Mechanism, gaussian
+from leakscope.core.nouns import Defense, Layers
 from leakscope.defenses.gradient import noisy
-from leakscope.errors import require
 
 Convention = Literal["paper", "opacus"]
 
@@ -59,3 +60,9 @@ class DPSGD(Defense):
         """Noise on the sum of ``batch`` records in units of the clip: the noise multiplier of the
         accountants, for records that are added or removed."""
         return self.deviation(batch) * batch / self.clip
+
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        if not self.noise or math.isinf(self.clip):
+            return None
+        noise = self.multiplier(batch)  # a record replaced can move the sum by twice the clip
+        return gaussian(noise, noise / 2, "record", clip=self.clip, std=self.deviation(batch))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Defense, Layers, Loss, Release, flatten, only, shaped
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import laplace
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.mechanism import Mechanism
+from leakscope.core.nouns import Defense, Layers, Loss, Release, flatten, only, shaped
+from leakscope.core.rng import laplace
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Pruning(Defense):
     0.95). The null setting is 0.
     """
 
+    processes: ClassVar[bool] = True
     rate: float = 0.99
 
     def __post_init__(self) -> None:
@@ -47,6 +50,8 @@ class Pruning(Defense):
 class Sign(Defense):
     """Release the sign of every entry (SignSGD, paper 000, 6.1). There is no null setting."""
 
+    processes: ClassVar[bool] = True
+
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         return {name: tensor.sign() for name, tensor in layers.items()}
 
@@ -58,6 +63,7 @@ class Noise(Defense):
     Nothing is clipped, so no differential privacy follows: use DPSGD for that. The null setting is 0.
     """
 
+    processes: ClassVar[bool] = True
     std: float = 0.01
 
     def __post_init__(self) -> None:
@@ -80,10 +86,15 @@ class LaplaceNoise(Defense):
     Nothing is clipped, so no differential privacy follows. The null setting is 0.
     """
 
+    processes: ClassVar[bool] = True
     std: float = 0.01
 
     def __post_init__(self) -> None:
         require(0 <= self.std < float("inf"), "LaplaceNoise.std", "finite and at least 0", self.std)
+
+    @property
+    def adds_noise(self) -> bool:
+        return self.std > 0
 
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         if self.std == 0:
@@ -106,19 +117,26 @@ def noisy(layers: Layers, std: float, rng: torch.Generator) -> Layers:
 class Withhold(Defense):
     """Release zeros: with `Within`, layers that are neither shared nor trained (paper 001, section 7)."""
 
+    processes: ClassVar[bool] = True
+
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         return {name: torch.zeros_like(tensor) for name, tensor in layers.items()}
 
 
 @dataclass(frozen=True)
 class Within(Defense):
-    """A defense limited to the named layers; the others are released as they are."""
+    """A defense limited to the named layers; the others are released as they are, so that no epsilon holds
+    for the whole."""
 
     defense: Defense
     layers: tuple[str, ...]
 
     def __post_init__(self) -> None:
         require(len(self.layers) > 0, "Within.layers", "at least one layer", self.layers)
+
+    @property
+    def adds_noise(self) -> bool:
+        return self.defense.adds_noise
 
     def model(self, model: nn.Module) -> nn.Module:
         return self.defense.model(model)
@@ -168,6 +186,10 @@ class Chain(Defense):
     def __repr__(self) -> str:
         return f"Chain({', '.join(map(repr, self.defenses))})"
 
+    @property
+    def adds_noise(self) -> bool:
+        return any(defense.adds_noise for defense in self.defenses)
+
     def model(self, model: nn.Module) -> nn.Module:
         for defense in self.defenses:
             model = defense.model(model)
@@ -196,3 +218,9 @@ class Chain(Defense):
         self, release: Release, labels: Tensor, rng: torch.Generator, *, people: bool = False
     ) -> Defense:
         return Chain(*(defense.prepared(release, labels, rng, people=people) for defense in self.defenses))
+
+    def mechanism(self, batch: int, entries: int) -> Mechanism | None:
+        """That of the first, where all that follow work on what it releases. One that comes before it acts
+        on the mean that its noise was made for, and leaves nothing proven."""
+        first, *later = self.defenses or (Defense(),)
+        return first.mechanism(batch, entries) if all(one.processes for one in later) else None

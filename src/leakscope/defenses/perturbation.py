@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Defense, Layers, Release, flatten, shaped
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import initialised
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Layers, Release, flatten, shaped
+from leakscope.core.rng import initialised
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.core import Defense, Loss, Objective
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import integer
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Loss, Objective
+from leakscope.core.rng import integer
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakscope.core import Channel, Game, View
-from leakscope.dataset import Batch, Dataset, joined
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core.dataset import Batch, Dataset, joined
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.nouns import Channel, Game, View
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakscope.core import Channel, View
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.nouns import Channel, View
 
 Prior = Literal["empirical", "uniform"]
 
@@ -125,6 +125,12 @@ class Distribution:
     kind = "distribution"
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The value whose share is at stake, as results tell it."""
+        place = self.data.value_names(self.column).index(self.trait)
+        return (self.data.told_names(self.column)[place],)
+
+    @property
     def trait(self) -> str:
         """The value whose share is at stake."""
         names = self.data.value_names(self.column)
@@ -162,7 +168,9 @@ class Distribution:
             if len(pool) < 2:
                 raise DataError(
                     f"{self.data.name}: {len(pool)} records {words} {self.column} = {self.trait!r}; "
-                    f"Distribution needs at least 2 of each."
+                    f"Distribution needs at least 2 of each.",
+                    public=f"too few records of this split are {words} the value of {self.column!r} that is "
+                    f"asked for; choose another value.",
                 )
         return pools
 
@@ -190,8 +198,14 @@ class UserInference:
             raise DataError(
                 f"{self.data.name}: {people} values of {self.user!r} have at least 2 x batch = "
                 f"{2 * self.batch} records, and UserInference.candidates is {self.candidates}; lower batch "
-                f"or candidates."
+                f"or candidates.",
+                public=f"too few values of {self.user!r} have 2 x batch = {2 * self.batch} records in this "
+                f"split; lower batch or candidates.",
             )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"candidate {i + 1}" for i in range(self.candidates))
 
     @property
     def chances(self) -> Tensor:
@@ -235,7 +249,9 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
         if 0 < len(group) < 2 * batch:
             raise DataError(
                 f"{data.name}: {secret} = {name!r} has {len(group)} records in this split, fewer than "
-                f"2 x batch = {2 * batch}; lower the batch size, merge rare values or give more records."
+                f"2 x batch = {2 * batch}; lower the batch size, merge rare values or give more records.",
+                public=f"a value of {secret!r} has fewer than 2 x batch = {2 * batch} records in this split; "
+                f"lower the batch size, merge rare values or give more records.",
             )
     return groups
 
@@ -249,7 +265,9 @@ def _by_label(data: Dataset, secret: str, groups: list[Tensor]) -> list[Tensor]:
             raise DataError(
                 f"{data.name}: no record in this split has {secret} = {name!r} and {data.label} "
                 f"{lacking[0]}, so labels cannot be balanced against the secret; give more records, or leave "
-                f"balanced out."
+                f"balanced out.",
+                public=f"a value of {secret!r} occurs without one of the labels in this split, so labels "
+                f"cannot be balanced against the secret; give more records, or leave balanced out.",
             )
     return [group[data.y[group] == label] for group in groups for label in labels]
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from leakscope.core import Channel, View
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import DataError, require
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.core.nouns import Channel, View
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,8 @@ class Ratio:
         if not len(lacking) or not len(having):
             raise DataError(
                 f"{self.data.name}: Ratio needs records with and without {self.column} = {self.trait!r}, and "
-                f"has {len(having)} with and {len(lacking)} without; choose another value."
+                f"has {len(having)} with and {len(lacking)} without; choose another value.",
+                public=f"Ratio needs records with and without its value of {self.column!r}; choose another.",
             )
 
     @property

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.core import Channel, View
-from leakscope.dataset import Batch, Dataset
-from leakscope.errors import DataError, require
+from leakscope.core.dataset import Batch, Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.core.nouns import Channel, View
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.core import Loss, Params
-from leakscope.errors import require
+from leakscope.core.errors import require
+from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.aligned import alignment
 from leakscope.gradients.records import Kept, Records, Weigh, drawn_from, place
 from leakscope.gradients.whitened import moments

@@ -19,8 +19,8 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from leakscope.core import Loss, Params
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Loss, Params
 
 Pair = tuple[int, int]
 

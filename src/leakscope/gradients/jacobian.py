@@ -19,8 +19,8 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from leakscope.core import Loss, Params
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.records import Records
 
 BUDGET = 80_000_000  # bytes of tangents held at once: 74 of LeNet's columns, fewer take longer

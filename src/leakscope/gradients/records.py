@@ -11,8 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from leakscope.core import Loss, Params
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.factors import Factors, Pass, capture, close, record_losses
 
 # What is kept of records: ("gradient", name) -> (n, parameters of the layer), or ("a", name) and

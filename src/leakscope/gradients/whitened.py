@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.core import Loss, Params
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.factors import Factors, capture
 from leakscope.gradients.records import Records
 

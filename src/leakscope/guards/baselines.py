@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakscope.dataset import Dataset
-from leakscope.errors import require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
+from leakscope.core.rng import fork, laplace
 from leakscope.guards.batches import Seen
 from leakscope.guards.encoder import Guarded, Perturbation
+from leakscope.guards.hidden import Hidden, Strength
 from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, representation_shape
 from leakscope.guards.plain import Descending, Unguarded, against, begun, renamed, taught, weighing
 from leakscope.guards.protections import Told
 from leakscope.guards.trainer import Progress
-from leakscope.rng import fork, laplace
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class DPEncoder:
     scale: float = 0.5
     relative: bool = True
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("scale", (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0))
 
     def __post_init__(self) -> None:
         require(0 <= self.scale < math.inf, "DPEncoder.scale", "finite and at least 0", self.scale)
@@ -68,6 +71,8 @@ class DPParameters:
     scale: float = 0.05
     kind: Literal["gaussian", "laplace"] = "gaussian"
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("scale", (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))
 
     def __post_init__(self) -> None:
         require(0 <= self.scale < math.inf, "DPParameters.scale", "finite and at least 0", self.scale)
@@ -104,6 +109,8 @@ class Compressed:
 
     rate: float = 0.5
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("rate", (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98))
 
     def __post_init__(self) -> None:
         require(0 <= self.rate < 1, "Compressed.rate", "in [0, 1)", self.rate)
@@ -146,6 +153,12 @@ class AdversarialTraining:
     steps: int = 1
     warm_up: int = 2
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("lam", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (Hidden("attribute", self.column, self.lam),)
 
     def __post_init__(self) -> None:
         require(0 <= self.lam < math.inf, "AdversarialTraining.lam", "finite and at least 0", self.lam)
@@ -191,6 +204,12 @@ class DPFE:
     steps: int = 1
     warm_up: int = 2
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("weight", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (Hidden("attribute", self.column),)
 
     def __post_init__(self) -> None:
         require(0 <= self.weight < math.inf, "DPFE.weight", "finite and at least 0", self.weight)

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
 
 Aggregate = Literal["mean", "max"]
 HELD = 0.1  # of the records, that a guard is watched by and not trained on

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.core.rng import dealt, fork
 from leakscope.guards.encoder import Guarded
+from leakscope.guards.hidden import Hidden, Strength
 from leakscope.guards.plain import Unguarded, begun, renamed, taught
 from leakscope.guards.trainer import Progress
-from leakscope.rng import dealt, fork
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,15 @@ class Distilled:
     models: int = 25
     epochs: int = 12
     plain: Unguarded = field(default_factory=Unguarded)
-    secret = "membership"
+
+    @property
+    def strength(self) -> Strength:
+        """A record is left to one model at least."""
+        return Strength("without", tuple(n for n in (0, 1, 2, 5, 10, 15, 20) if n < self.models))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (Hidden("membership"),)
 
     def __post_init__(self) -> None:
         require(self.models >= 2, "Distilled.models", "at least 2", self.models)

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, MissingExtra, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, MissingExtra, require
 from leakscope.guards.batches import Source
 from leakscope.guards.encoder import Guarded, represented
+from leakscope.guards.hidden import Hidden, Strength
 from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, representation_shape
 from leakscope.guards.losses import against
 from leakscope.guards.plain import Unguarded, begun, encoded, renamed
@@ -55,6 +56,8 @@ class DPSGDGuard:
     plain: Unguarded = field(default_factory=Unguarded)
     guard: Inf2Guard | None = None
 
+    strength = Strength("epsilon", (64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5))
+
     def __post_init__(self) -> None:
         require(self.clip > 0, "DPSGDGuard.clip", "positive", self.clip)
         require(0 < self.epsilon < math.inf, "DPSGDGuard.epsilon", "finite and above 0", self.epsilon)
@@ -85,15 +88,9 @@ class DPSGDGuard:
         parts = {name: getattr(guard, name) for name in ("column", "lam", "loss", "steps", "hidden")}
         return Inf2Guard("attribute", **parts)
 
-    @property
-    def column(self) -> str | None:
-        """The column its guard hides."""
-        return None if self.guard is None else self.guard.column
-
-    @property
-    def lam(self) -> float | None:
-        """The weight of its guard."""
-        return None if self.guard is None else self.guard.lam
+    def hides(self) -> tuple[Hidden, ...]:
+        """What its guard hides, if it has one."""
+        return () if self.guard is None else self.guard.hides()
 
     def __call__(
         self,
@@ -144,7 +141,8 @@ class DPSGDGuard:
 
     def records(self, data: Dataset) -> TensorDataset:
         """What a step samples from."""
-        return TensorDataset(data.x, data.y, data.y if self.column is None else data.secret(self.column))
+        column = self.guard.column if self.guard else None
+        return TensorDataset(data.x, data.y, data.y if column is None else data.secret(column))
 
     def _private(
         self,

@@ -18,14 +18,17 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope import store
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core import files
+from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.guards.networks import reader
 from leakscope.models.encoders import from_description, specimen
+from leakscope.models.layers import MOST_LAYERS
 
 Kind = Literal["none", "gaussian", "uniform", "learned"]
 KINDS = ("none", "gaussian", "uniform", "learned")
 FORMAT = 1
+MOST_WORDS, MOST_WEIGHTS = 1 << 24, 1 << 33  # bytes of either file
+TENSORS, TABLE = "encoder.safetensors", "encoder.json"
 BLOCK = 4_096  # records that are encoded at once
 
 
@@ -145,7 +148,12 @@ class Encoder:
 
     def save(self, folder: str | Path) -> Path:
         """Write encoder.safetensors and encoder.json, from which `load_encoder` makes the same encoder."""
-        folder = Path(folder)
+        for name, content in self.files().items():
+            files.write(Path(folder) / name, content)
+        return Path(folder)
+
+    def files(self) -> dict[str, bytes]:
+        """What `save` writes: the weights, and then the table that names them."""
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         if self.head is not None:
             tensors |= {f"head.{name}": value for name, value in self.head.state_dict().items()}
@@ -161,9 +169,7 @@ class Encoder:
             "about": dict(self.about),
             "digest": hashlib.sha256(content).hexdigest()[:16],
         }
-        store.write(folder / "encoder.safetensors", content)
-        store.write(folder / "encoder.json", json.dumps(table, indent=1))
-        return folder
+        return {TENSORS: content, TABLE: json.dumps(table, indent=1).encode()}
 
 
 def load_encoder(folder: str | Path) -> Encoder:
@@ -199,6 +205,9 @@ def _networks(table: Mapping[str, Any]) -> tuple[nn.Module, nn.Module | None, to
     architecture, shape = dict(table["architecture"]), tuple(table["about"]["shape"])
     widths = architecture.pop("head", None)
     hidden, classes = tuple(widths or ()), table["about"]["classes"]
+    most = max(len(hidden), *(len(part) for part in architecture.values() if isinstance(part, list)), 0)
+    if most > MOST_LAYERS:
+        raise ValueError(f"it must have at most {MOST_LAYERS} layers, and it has {most:,}")
     if not all(type(size) is int and size >= 1 for size in (*shape, *hidden, classes)):
         raise ValueError(f"its sizes must be integers of at least 1, got {(*shape, *hidden, classes)}")
     with torch.device("meta"), torch.no_grad():
@@ -211,8 +220,8 @@ def _networks(table: Mapping[str, Any]) -> tuple[nn.Module, nn.Module | None, to
 
 def _read(folder: Path) -> tuple[Mapping[str, Any], bytes]:
     try:
-        table = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-        content = (folder / "encoder.safetensors").read_bytes()
+        table = json.loads(files.read(folder / TABLE, most=MOST_WORDS))
+        content = files.read(folder / TENSORS, most=MOST_WEIGHTS)
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{folder} holds no encoder that can be read ({error}); give a saved one.") from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:

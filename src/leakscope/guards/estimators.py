@@ -22,9 +22,9 @@ from scipy import special, stats
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leakscope.core import Estimate
-from leakscope.errors import require
-from leakscope.rng import initialised
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate
+from leakscope.core.rng import initialised
 
 BLOCK = 2_048  # held-out pairs that are compared with each other at once
 FORGET = 0.1  # the weight of the newest batch in MINE's moving average
@@ -98,6 +98,11 @@ def posterior_bound(logits: Tensor, y: Tensor, prior: Tensor) -> Tensor:
     return known - functional.cross_entropy(logits, y)
 
 
+def bounds_below(estimator: object) -> bool:
+    """Whether an estimator says that it is a lower bound, by an attribute ``lower``."""
+    return bool(getattr(estimator, "lower", False))
+
+
 @dataclass(frozen=True)
 class Trained(ABC):
     """What estimators with a network share: two hidden layers of ``hidden`` units on `normal_scores`, Adam at
@@ -153,7 +158,7 @@ class Trained(ABC):
 
     def _net(self, left: int, right: int, *, codes: bool) -> nn.Module:
         """(x, y) -> scores (n, n)."""
-        return Critic(left, right, self.hidden, codes=codes)
+        return CriticNet(left, right, self.hidden, codes=codes)
 
     def _ascent(self) -> Bound:
         """What a step ascends, which may remember the steps before."""
@@ -184,6 +189,8 @@ class MINE(Trained):
     bound must see about e^I products (McAllester and Stratos, 2020): for more information than the log of
     half the pairs neither value nor interval means anything."""
 
+    lower = True
+
     @property
     def _method(self) -> str:
         return "held-out Donsker-Varadhan lower bound, cross-fitted, delta method"
@@ -213,6 +220,8 @@ class InfoNCE(Trained):
     critic among ``batch`` pairs, which is never above log(batch).
 
     Interval: the normal approximation of its terms, which share their wrong answers within a batch."""
+
+    lower = True
 
     @property
     def _method(self) -> str:
@@ -255,7 +264,7 @@ class CLUB(Trained):
         return torch.cat([scores.diagonal() - mean - _shares(scores - mean) for scores in blocks])
 
 
-class Critic(nn.Module):
+class CriticNet(nn.Module):
     """T(x, y) = f(x) . g(y), a separable critic (Poole et al., ICML 2019): all pairs of a batch at the price
     of one matrix product."""
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.rng import fork, initialised
 from leakscope.guards.batches import Aggregate, Source, Subsets
 from leakscope.guards.encoder import KINDS, Encoder, Guarded, Kind, Perturbation, represented
+from leakscope.guards.hidden import SECRETS, Hidden, Secret, Strength
 from leakscope.guards.losses import DISTANCES, LOSSES, Loss
 from leakscope.guards.networks import Critic, decoder, perceptron, reader
 from leakscope.guards.protections import OfInputs, OfMembers, OfRecords, OfSubsets, Protection, Sight, Told
@@ -22,9 +24,7 @@ from leakscope.guards.trainer import Alternation, Phi, Progress, Rngs, train
 from leakscope.guards.utilities import Agnostic, Autoencoder, Labels, Negatives, Utility
 from leakscope.guards.utilities import Kind as Keeps
 from leakscope.models.encoders import Architecture, TableEncoder, described
-from leakscope.rng import fork, initialised
 
-SECRETS = ("membership", "property", "reconstruction", "attribute")
 Shape = tuple[int, ...]
 
 
@@ -46,7 +46,7 @@ class Inf2Guard:
     training.
     """
 
-    secret: Literal["membership", "property", "reconstruction", "attribute"] = "attribute"
+    secret: Secret = "attribute"
     column: str | None = None
     lam: float = 0.5
     loss: Loss = "prior"
@@ -69,6 +69,8 @@ class Inf2Guard:
     value: int = 0
     shares: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5)
     sizes: tuple[int, int] = (2, 100)
+
+    strength = Strength("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
 
     def __post_init__(self) -> None:
         require(self.secret in SECRETS, "Inf2Guard.secret", f"one of {', '.join(SECRETS)}", self.secret)
@@ -128,6 +130,21 @@ class Inf2Guard:
         """The subsets whose property is the secret."""
         return Subsets(str(self.column), self.value, self.shares, self.sizes)
 
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (
+            Hidden(
+                self.secret,
+                self.column,
+                self.lam,
+                self.label_aware,
+                self.value,
+                self.shares,
+                self.sizes,
+                self.aggregate,
+            ),
+        )
+
     def __call__(
         self,
         data: Dataset,
@@ -167,6 +184,10 @@ class Guards:
     def __repr__(self) -> str:
         inner = [*map(repr, self.guards), *([f"weights={self.weights}"] if self.weights else [])]
         return f"Guards({', '.join(inner)})"
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """The secret of each; several have no weight in common."""
+        return tuple(replace(own, lam=None) for one in self.guards for own in one.hides())
 
     def __call__(
         self,

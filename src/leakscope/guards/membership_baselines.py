@@ -10,16 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.rng import initialised
 from leakscope.guards.batches import Seen
 from leakscope.guards.encoder import Guarded
+from leakscope.guards.hidden import Hidden, Strength
 from leakscope.guards.inf2guard import representation_shape
 from leakscope.guards.networks import perceptron
 from leakscope.guards.plain import Descending, Term, Unguarded, against, begun, renamed, taught
 from leakscope.guards.protections import OfMembers, Told
 from leakscope.guards.trainer import Progress
-from leakscope.rng import initialised
 
 MOMENTUM = 0.9  # of a class's running mean: our choice
 
@@ -61,8 +62,12 @@ class AdvReg:
     steps: int = 2
     warm_up: int = 2
     plain: Unguarded = field(default_factory=Unguarded)
-    secret = "membership"
-    label_aware = True  # of its D, for which this is the stale attacker
+
+    strength = Strength("alpha", (0.0, 0.3, 1.0, 3.0, 10.0, 30.0))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """Who was trained on; its D, which takes the label, is the stale attacker."""
+        return (Hidden("membership", label_aware=True),)
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha < math.inf, "AdvReg.alpha", "finite and at least 0", self.alpha)
@@ -115,7 +120,12 @@ class NeuGuard:
     alpha: float = 500.0
     beta: float = 3_000.0
     plain: Unguarded = field(default_factory=Unguarded)
-    secret = "membership"
+
+    strength = Strength("alpha", (0.0, 0.5, 5.0, 50.0, 500.0))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (Hidden("membership"),)
 
     def __post_init__(self) -> None:
         require(0 <= self.alpha < math.inf, "NeuGuard.alpha", "finite and at least 0", self.alpha)

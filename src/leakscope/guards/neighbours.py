@@ -12,8 +12,8 @@ from scipy import special, stats
 from sklearn.neighbors import KDTree, NearestNeighbors
 from torch import Tensor
 
-from leakscope.core import Estimate
-from leakscope.errors import require
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate
 from leakscope.guards.estimators import pairs
 
 Array = NDArray[np.float64]

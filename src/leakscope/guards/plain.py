@@ -11,17 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.core.rng import fork, initialised
 from leakscope.guards.batches import Seen, Source, named
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation
+from leakscope.guards.hidden import Strength, hidden_by
 from leakscope.guards.inf2guard import representation_shape
 from leakscope.guards.networks import reader
 from leakscope.guards.protections import Told, Watched
 from leakscope.guards.trainer import Alternation, Progress, Rngs, train
 from leakscope.guards.utilities import Labels
 from leakscope.models.encoders import Architecture, TableEncoder, described
-from leakscope.rng import fork, initialised
 
 Term = Callable[[Seen, Tensor, nn.Module | None], Tensor]  # of records, representations and the task head
 
@@ -41,6 +42,8 @@ class Unguarded:
     rate: float = 2e-3
     normed: bool = False
     patience: int | None = None
+
+    strength = Strength("epochs", (35, 20, 12, 8, 6, 4, 3, 2, 1))
 
     def __post_init__(self) -> None:
         require(self.epochs >= 1, "Unguarded.epochs", "at least 1", self.epochs)
@@ -128,7 +131,7 @@ def encoded(
     """The encoder of trained networks, and what it says of itself."""
     about = {
         "guard": [repr(guard)],
-        "secret": [str(getattr(guard, "column", None) or getattr(guard, "secret", "none"))],
+        "secret": [one.column or one.secret for one in hidden_by(guard)] or ["none"],
         "data": data.name,
         "shape": list(data.x.shape[1:]),
         "classes": data.classes,

@@ -11,12 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Defense
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
+from leakscope.core.nouns import Defense
+from leakscope.core.rng import fork, integer, seeded
 from leakscope.defenses.deployed import FlowerAdaptiveClipping
-from leakscope.errors import require
 from leakscope.guards.batches import Seen, Source
 from leakscope.guards.encoder import Encoder, Guarded, Kind
+from leakscope.guards.hidden import Hidden
 from leakscope.guards.inf2guard import Inf2Guard, about, assembled, check_column
 from leakscope.guards.losses import Loss
 from leakscope.guards.networks import Committee
@@ -24,7 +26,6 @@ from leakscope.guards.trainer import Alternation, Progress, check_finite, train
 from leakscope.guards.utilities import Kind as Keeps
 from leakscope.guards.utilities import Negatives
 from leakscope.models.encoders import Architecture, TableEncoder, described
-from leakscope.rng import fork, integer, seeded
 from leakscope.training import shards
 from leakscope.training.step import on_updates
 
@@ -89,6 +90,10 @@ class TAPPFL:
     def lams(self) -> tuple[float, ...]:
         """One for each device."""
         return self.lam if isinstance(self.lam, tuple) else (self.lam,) * self.devices
+
+    def hides(self) -> tuple[Hidden, ...]:
+        """See `Hidden`."""
+        return (Hidden("attribute", self.column, None if isinstance(self.lam, tuple) else self.lam),)
 
     def guard(self, lam: float) -> Inf2Guard:
         """What a device does in one step."""

@@ -19,12 +19,12 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from leakscope.errors import ArgumentError
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import fork
 from leakscope.guards.batches import Seen, Source
 from leakscope.guards.encoder import Perturbation, represented
 from leakscope.guards.protections import Protection, Watched
 from leakscope.guards.utilities import Utility
-from leakscope.rng import fork
 
 CAP = 5.0  # on the norm of the encoder's gradient
 SAMPLES = 5  # Monte Carlo samples of Algorithm 3 (paper 003)

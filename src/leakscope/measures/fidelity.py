@@ -16,11 +16,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn import functional as F
 
-from leakscope.core import Estimate, Transcript
-from leakscope.dataset import Column
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Column
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Estimate, Transcript
+from leakscope.core.rng import integer
 from leakscope.measures.success import proportion
-from leakscope.rng import integer
 
 WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03  # Wang et al., IEEE Trans. Image Processing 2004, section III
 CAP = 100.0  # decibels: of identical images, and of all that differ less than a float32 can tell

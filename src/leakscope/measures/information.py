@@ -7,9 +7,11 @@ import math
 import torch
 from scipy import stats
 
-from leakscope.bounds import entropy
-from leakscope.core import Estimate, Transcript
-from leakscope.errors import require
+from leakscope.core.basis import Deviation
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate, Transcript
+from leakscope.measures.bounds import entropy, fano_information
+from leakscope.measures.success import success_rate
 
 FLOOR = torch.finfo(torch.float64).tiny  # a posterior of 0 for what happened costs 708 nats, not infinity
 
@@ -19,12 +21,14 @@ def mutual_information(transcript: Transcript, *, level: float = 0.95) -> Estima
 
     For any posterior q that an adversary states, I = H + E log q(secret) + E KL(truth || q) (Barber and
     Agakov, 2003), so this is I up to the gap of the adversary's model, which it can only fall short by,
-    plus sampling error. It is negative when the guesses are worse than saying the prior, and is reported
-    as it is. No upper bound: do not hand it to `bounds.fano_accuracy`. With side knowledge in the view it
-    estimates I(secret; release and side knowledge).
+    plus sampling error. Nor can so many guesses be right on less than `bounds.fano_information`, which is
+    at least 0: where the log loss says less than that at the lower limit of the success rate, that is said
+    instead. ``high`` is of the estimate, and no upper limit of I: do not hand it to `bounds.fano_accuracy`.
+    With side knowledge in the view it estimates I(secret; release and side knowledge).
 
     Interval: the normal approximation of the mean log loss; it cannot see confident mistakes so rare
-    that no trial shows one. Posteriors are floored at the smallest normal float64."""
+    that no trial shows one. The lower limit is the larger of two, wrong with chances of (1 - level) / 2 and
+    (1 - level) / 4. Posteriors are floored at the smallest normal float64."""
     secrets, guesses = transcript.secrets, transcript.guesses.double()
     require(0 < level < 1, "mutual_information.level", "between 0 and 1", level)
     require(guesses.dim() == 2, "mutual_information's guesses", "posteriors (t, m)", tuple(guesses.shape))
@@ -36,5 +40,11 @@ def mutual_information(transcript: Transcript, *, level: float = 0.95) -> Estima
     losses = -stated.clamp(min=FLOOR).log()
     value = entropy(transcript.prior) - float(losses.mean())
     half = float(stats.norm.ppf((1 + level) / 2)) * float(losses.std()) / math.sqrt(len(losses))
-    method = "normal approximation of the mean log loss"
-    return Estimate("mutual information", value, value - half, value + half, level, len(losses), method)
+    low, high, method = value - half, value + half, "normal approximation of the mean log loss"
+    basis = Deviation(value, float(losses.std()) / math.sqrt(len(losses)), len(losses))
+    rate = success_rate(transcript, level=(1 + level) / 2)
+    floor, most = (fano_information(end, transcript.prior) for end in (rate.low, rate.high))
+    if low < floor:
+        method = "mean log loss by normal approximation, at least Fano's at the limits of the success rate"
+        value, low, high = max(value, floor), floor, max(high, most)
+    return Estimate("mutual information", value, low, high, level, len(losses), method, basis)

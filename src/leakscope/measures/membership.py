@@ -14,8 +14,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from leakscope.core import Estimate, Transcript
-from leakscope.errors import ArgumentError, DataError, require
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.nouns import Estimate, Transcript
 from leakscope.measures.success import tpr_at_fpr
 
 
@@ -26,7 +26,8 @@ def plr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95
     """
     found = tpr_at_fpr(transcript, fpr=fpr, level=level)
     name = f"PLR at {fpr:.1%} FPR".replace(".0%", "%")
-    return replace(found, name=name, value=found.value / fpr, low=found.low / fpr, high=found.high / fpr)
+    value, low, high = (end / fpr for end in (found.value, found.low, found.high))
+    return replace(found, name=name, value=value, low=low, high=high, basis=None)  # the basis is of the rate
 
 
 def p_values(transcript: Transcript) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.reductions import PCA
-from leakscope.channels import GradientChannel
-from leakscope.core import Estimate, Layers, Release, only
-from leakscope.dataset import Batch
-from leakscope.errors import require
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate, Layers, Release, only
+from leakscope.games.channels import GradientChannel
 from leakscope.models import layers_of
 
 ROUNDING = 1e-5  # of the largest standard deviation, in float32

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Params
-from leakscope.dataset import Dataset
-from leakscope.errors import require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
+from leakscope.core.nouns import Params
 from leakscope.gradients import alignment, per_record
 from leakscope.gradients.aligned import by_layer
 

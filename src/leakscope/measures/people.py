@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
 
 ROWS = 64  # records in float64 at a time
 Weights = tuple[Tensor, Tensor]  # how often each person counts on either side: (draws, people) twice

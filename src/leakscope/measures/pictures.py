@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from leakscope.core import Transcript
+from leakscope.core.nouns import Transcript
 from leakscope.measures.fidelity import WINDOW, matched, ssim
 
 SCALE = 3  # of a picture's side, so that 32 pixels can be looked at

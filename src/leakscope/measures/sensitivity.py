@@ -10,11 +10,11 @@ from scipy import stats
 from torch import Tensor
 
 from leakscope import gradients
-from leakscope.channels import GradientChannel, UpdateChannel
-from leakscope.core import Estimate
-from leakscope.dataset import Batch
+from leakscope.core.dataset import Batch
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Estimate
 from leakscope.defenses.gradient import Noise
-from leakscope.errors import ArgumentError, require
+from leakscope.games.channels import GradientChannel, UpdateChannel
 from leakscope.gradients.jacobian import Entries, entries, probed
 from leakscope.models import layers_of
 from leakscope.training.step import changes, parts

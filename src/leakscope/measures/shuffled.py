@@ -9,18 +9,33 @@ guess, such as a secret that slips into the view, it cannot see: for that there 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from scipy import stats
 
-from leakscope.core import Estimate, Transcript
-from leakscope.errors import require
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate, Transcript
 from leakscope.measures.success import advantage
 
 SHUFFLES = 100
 DOUBT = 1e-4  # the chance of so many false alarms by bad luck, below which the check fails
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """A null calibration: over so many ``shuffles``, how many false ``alarms``, how many are ``expected``,
+    and below what 95% of shuffles stay."""
+
+    measure: str
+    shuffles: Annotated[int, Field(ge=1)]
+    alarms: int
+    expected: float
+    largest: float
+    p: float
+    passed: bool
 
 
 def shuffled(
@@ -32,7 +47,7 @@ def shuffled(
     tail: float = 0.025,
     shuffles: int = SHUFFLES,
     drawn: bool = False,
-) -> dict[str, Any]:
+) -> SelfCheck:
     """How often the lower limit of ``measure``, too high with chance ``tail``, is above ``null``, and how
     large the measure gets, over ``shuffles`` of the secrets; and the share of shuffles that reach what was
     measured (the permutation test's p, which counts the measurement itself). A measure that is held against
@@ -47,12 +62,12 @@ def shuffled(
         every.append(measure(replace(transcript, secrets=secrets)))
     values = torch.tensor([one.value for one in every], dtype=torch.float64)
     alarms = sum(one.low > null for one in every)
-    return {
-        "measure": found.name,
-        "shuffles": shuffles,
-        "alarms": alarms,
-        "expected": tail * shuffles,
-        "largest": float(values.quantile(0.95)),
-        "p": (1 + int((values >= found.value).sum())) / (1 + shuffles),
-        "passed": bool(stats.binom.sf(alarms - 1, shuffles, tail) >= DOUBT),
-    }
+    return SelfCheck(
+        measure=found.name,
+        shuffles=shuffles,
+        alarms=alarms,
+        expected=tail * shuffles,
+        largest=float(values.quantile(0.95)),
+        p=(1 + int((values >= found.value).sum())) / (1 + shuffles),
+        passed=bool(stats.binom.sf(alarms - 1, shuffles, tail) >= DOUBT),
+    )

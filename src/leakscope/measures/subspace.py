@@ -21,8 +21,8 @@ from scipy import stats
 from scipy.linalg import subspace_angles
 from torch import Tensor
 
-from leakscope.core import Estimate, Layers
-from leakscope.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Estimate, Layers
 from leakscope.measures.people import People, Weights, p_value
 
 Metric = Literal["grassmann", "asimov", "fubini-study", "chordal", "procrustes"]

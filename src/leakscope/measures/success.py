@@ -7,16 +7,19 @@ Ties never help the adversary: a threshold keeps or drops all trials of one scor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from leakscope.core import Estimate, Transcript
-from leakscope.errors import ArgumentError, require
+from leakscope.core.basis import Alarms, Counts, Effective
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Estimate, Transcript
 
 FEW = 50  # trials of a class below which DeLong's variance is not believed alone
+LEAST = 1e-9  # error of a limit, below which the hits behind it are not kept
 RARE = 4  # trials below which one of several values' areas would widen their mean by more than its share
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -25,7 +28,7 @@ Bools = NDArray[np.bool_]
 def proportion(name: str, hits: int, n: int, *, level: float = 0.95) -> Estimate:
     """A share of trials with its exact (Clopper-Pearson) interval."""
     limits = stats.binomtest(hits, n).proportion_ci(level, method="exact")
-    return Estimate(name, hits / n, limits.low, limits.high, level, n, "Clopper-Pearson")
+    return Estimate(name, hits / n, limits.low, limits.high, level, n, "Clopper-Pearson", Counts(hits, n))
 
 
 def success_rate(transcript: Transcript, *, level: float = 0.95) -> Estimate:
@@ -52,6 +55,7 @@ def advantage(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     if transcript.blind is None:
         p, least, most = success_rate(transcript, level=level), base, base
         method = "Clopper-Pearson on the success rate"
+        basis = Counts(_hits(transcript.guesses, transcript.secrets), p.n, base)
     else:  # what side knowledge achieves is measured too: both limits must hold
         shared = (1 + level) / 2
         p = success_rate(transcript, level=shared)
@@ -60,8 +64,9 @@ def advantage(transcript: Transcript, *, level: float = 0.95) -> Estimate:
         prior = float(transcript.prior.max())
         least, most = max(prior, blind.low), max(prior, blind.high)
         method = "Clopper-Pearson on the success rate and on guessing from side knowledge"
+        basis = None
     value, low, high = _gain(p.value, base), _gain(p.low, most), _gain(p.high, least)
-    return Estimate("advantage", value, low, high, level, p.n, method)
+    return Estimate("advantage", value, low, high, level, p.n, method, basis)
 
 
 def _gain(rate: float, base: float) -> float:
@@ -81,18 +86,18 @@ def auroc(transcript: Transcript, *, level: float = 0.95) -> Estimate:
     n, m, area = labels.shape[1], len(labels), float(np.mean(areas))
     sides = np.minimum(labels.sum(1), (~labels).sum(1))
     known = [i for i in range(m) if sides[i] >= (2 if m == 1 else RARE)]
-    low, high = _limits([areas[i] for i in known], [influence[i] for i in known], labels[known], level)
-    share = len(known) / m
+    share, low, high, basis = len(known) / m, 0.0, 1.0, None
+    if known:
+        basis = _effective([areas[i] for i in known], [influence[i] for i in known], labels[known])
+        quantile = stats.norm.ppf if basis.degrees is None else partial(stats.t.ppf, df=basis.degrees)
+        low, high = _wilson(basis.value, basis.effective, float(quantile((1 + level) / 2)))
     method = "Wilson with DeLong's variance" + (" and Student's t" if sides.min() < FEW else "")
-    return Estimate("AUROC", area, share * low, share * high + 1 - share, level, n, method)
+    low, high = share * low, share * high + 1 - share
+    return Estimate("AUROC", area, low, high, level, n, method, basis if share == 1 else None)
 
 
-def _limits(
-    areas: Sequence[float], influence: Sequence[Array], labels: Bools, level: float
-) -> tuple[float, float]:
-    """The limits of the mean of areas, each of a value with two trials at least."""
-    if not areas:
-        return 0.0, 1.0
+def _effective(areas: Sequence[float], influence: Sequence[Array], labels: Bools) -> Effective:
+    """What the interval of the mean of areas rests on, each of a value with two trials at least."""
     n, m, area = labels.shape[1], len(labels), float(np.mean(areas))
     sides = np.minimum(labels.sum(1), (~labels).sum(1))
     each = np.array([one.var() / n for one in influence])
@@ -109,9 +114,9 @@ def _limits(
         spread = max(spread, (drawn := _drawn_in(area, smallest)) * (1 - drawn))
     effective = float(np.clip(spread / variance, 1, n)) if variance > 0 else smallest
     if smallest >= FEW:
-        return _wilson(area, effective, float(stats.norm.ppf((1 + level) / 2)))
+        return Effective(area, effective, n)
     degrees = each.sum() ** 2 / (each**2 / (sides - 1)).sum() if each.any() else smallest - 1
-    return _wilson(area, effective, float(stats.t.ppf((1 + level) / 2, degrees)))
+    return Effective(area, effective, n, float(degrees))
 
 
 def _hanley(area: float, positives: int, negatives: int) -> float:
@@ -137,7 +142,17 @@ def tpr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95
     parts = np.array([_tpr(s, b, fpr, tail) for s, b in zip(scores, labels, strict=True)])
     value, low, high = (float(part) for part in parts.mean(0))
     name = f"TPR at {fpr:.1%} FPR".replace(".0%", "%")
-    return Estimate(name, value, low, high, level, labels.shape[1], "order statistics and Clopper-Pearson")
+    basis = _alarms(value, scores[0], labels[0], fpr) if len(scores) == 1 else None
+    method = "order statistics and Clopper-Pearson"
+    return Estimate(name, value, low, high, level, labels.shape[1], method, basis)
+
+
+def _alarms(value: float, scores: Array, positive: Bools, fpr: float) -> Alarms:
+    """The hits at every number of false alarms that a limit of `tpr_at_fpr` can need."""
+    pos, neg = np.sort(scores[positive]), np.sort(scores[~positive])[::-1]
+    most = min(int(stats.binom.isf(LEAST, len(neg), fpr)), len(neg) - 1)
+    accepted = len(pos) - np.searchsorted(pos, neg[: most + 1], side="right")
+    return Alarms(value, tuple(int(hits) for hits in accepted), len(neg), len(pos), fpr)
 
 
 def roc(transcript: Transcript, *, points: int = 200) -> list[tuple[float, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from leakscope.core import Estimate, Transcript
+from leakscope.core.nouns import Estimate, Transcript
 from leakscope.measures.success import auroc, proportion
 
 

@@ -11,12 +11,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, StratifiedKFold
 from torch import Tensor
 
-from leakscope.bounds import entropy
-from leakscope.core import Estimate, Transcript
-from leakscope.errors import require
+from leakscope.core.errors import require
+from leakscope.core.nouns import Estimate, Transcript
+from leakscope.core.rng import seeded
+from leakscope.measures.bounds import entropy
 from leakscope.measures.fidelity import matched, ssim
 from leakscope.measures.success import one_vs_rest
-from leakscope.rng import seeded
 
 Array = NDArray[np.float64]
 MOST = 2 * math.pi**2  # nats of a perfect picture: the density's exponent at SSIM 0

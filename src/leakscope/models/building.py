@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from leakscope.core import Defense
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError
-from leakscope.rng import initialised
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Defense
+from leakscope.core.rng import initialised
 
 Architecture = Callable[[Dataset], nn.Module] | nn.Module
 

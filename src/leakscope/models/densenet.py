@@ -9,8 +9,8 @@ from itertools import count
 import torch
 from torch import Tensor, nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
 from leakscope.models.layers import Named, Norm, check_norm, he, image_shape, normalised, sequential
 
 

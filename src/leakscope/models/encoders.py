@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import DataError, require
-from leakscope.models.layers import image_shape
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
+from leakscope.models.layers import MOST_LAYERS, image_shape
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,9 @@ class TableEncoder:
     widths: tuple[int, ...] = (64, 128)
 
     def __post_init__(self) -> None:
-        fine = len(self.widths) >= 1 and all(width >= 1 for width in self.widths)
-        require(fine, "TableEncoder.widths", "at least one width of at least 1", self.widths)
+        fine = 1 <= len(self.widths) <= MOST_LAYERS and all(width >= 1 for width in self.widths)
+        rule = f"one to {MOST_LAYERS} widths of at least 1"
+        require(fine, "TableEncoder.widths", rule, self.widths)
 
     def __call__(self, data: Dataset) -> nn.Module:
         layers: list[nn.Module] = [nn.Flatten()] if data.x.dim() > 2 else []

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
 from leakscope.models.building import Architecture
 from leakscope.models.convolutional import AlexNet
 from leakscope.models.layers import sequential

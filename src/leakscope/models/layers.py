@@ -9,8 +9,8 @@ from typing import Literal
 
 from torch import nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
 
 Norm = Literal["batch", "group"]
 Named = Iterable[tuple[str, nn.Module]]
@@ -20,6 +20,7 @@ ACTIVATIONS: Mapping[str, type[nn.Module]] = MappingProxyType(
 POOLS: Mapping[str, Callable[[int], nn.Module]] = MappingProxyType(
     {"max": nn.MaxPool2d, "average": nn.AvgPool2d}
 )
+MOST_LAYERS = 1_000  # of a net whose widths a plan or a file gives: more is no net but a trap
 GROUPS = 32  # at most (Wu and He, ECCV 2018)
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
 from leakscope.models.layers import he, image_shape, sequential
 
 Stage = tuple[int, int, bool]  # channels, kernel, and whether a pool of 2 x 2 follows

@@ -8,9 +8,9 @@ from typing import Literal
 
 from torch import nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import require
-from leakscope.models.layers import ACTIVATIONS, check_numbers, image_shape
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
+from leakscope.models.layers import ACTIVATIONS, MOST_LAYERS, check_numbers, image_shape
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class MLP:
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
 
     def __post_init__(self) -> None:
-        require(all(width >= 1 for width in self.hidden), "MLP.hidden", "widths of at least 1", self.hidden)
+        fine = len(self.hidden) <= MOST_LAYERS and all(width >= 1 for width in self.hidden)
+        require(fine, "MLP.hidden", f"at most {MOST_LAYERS} widths of at least 1", self.hidden)
         rule = "'relu', 'tanh' or 'sigmoid'"
         require(self.activation in ACTIVATIONS, "MLP.activation", rule, self.activation)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
 from leakscope.models.layers import sequential
 
 FILTERS, HIDDEN = 16, 50

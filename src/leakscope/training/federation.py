@@ -10,11 +10,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from leakscope.core import Defense, Loss, Params
-from leakscope.dataset import Dataset
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Loss, Params
+from leakscope.core.rng import fork, integer
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, norm
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import fork, integer
 from leakscope.training.local import Local, Task, trained
 from leakscope.training.step import Step, on_updates, state
 

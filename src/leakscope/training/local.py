@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from leakscope.core import Defense, Layers, Loss, Params
-from leakscope.errors import ArgumentError, require
-from leakscope.rng import seeded
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Layers, Loss, Params
+from leakscope.core.rng import seeded
 from leakscope.training.step import Step, state
 
 Augmentation = Literal["crop", "flip"]

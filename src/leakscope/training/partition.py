@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, DataError, require
-from leakscope.rng import integer
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.rng import integer
 
 
 def shards(

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from leakscope.core import Defense, Loss, Objective, Params
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Defense, Loss, Objective, Params
 from leakscope.defenses.gradient import Chain, Within
-from leakscope.errors import ArgumentError
 from leakscope.gradients import batch_means
 from leakscope.models import parameters
 

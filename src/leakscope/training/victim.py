@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from leakscope.core import Defense, Loss, Params
-from leakscope.dataset import Dataset
-from leakscope.errors import ArgumentError, require
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, require
+from leakscope.core.nouns import Defense, Loss, Params
 from leakscope.training.step import Step, state
 
 

@@ -1,0 +1,1 @@
+"""The kinds of audit, a folder each."""

@@ -1,0 +1,283 @@
+"""One guard on one dataset: trained, saved if asked, and judged by attackers that it has not met."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from sklearn.manifold import TSNE
+from torch import Tensor
+
+from leakscope.attacks.members import plainly
+from leakscope.attacks.representations import Network
+from leakscope.audits.guards.evaluation import evaluated
+from leakscope.audits.guards.found import (
+    Cloud,
+    GuardsFound,
+    Information,
+    Judged,
+    RebuiltPicture,
+    Seconds,
+    SecretMap,
+    Theorem,
+)
+from leakscope.audits.guards.trial import Trial
+from leakscope.core.dataset import Dataset, statistics
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.files import Keep
+from leakscope.core.nouns import Attack, Estimate, Transcript
+from leakscope.core.rng import integer, seeded
+from leakscope.guards.batches import Aggregate
+from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.guards.estimators import bounds_below
+from leakscope.guards.hidden import Guard, Hidden, Secret, hidden_by
+from leakscope.guards.inf2guard import check_column
+from leakscope.guards.trainer import Progress
+from leakscope.measures.pictures import pair
+from leakscope.measures.success import success_rate
+from leakscope.measures.theorems import conditional_entropy, inference_accuracy
+
+Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
+
+
+@dataclass(frozen=True)
+class GuardAudit:
+    """What a guard's representations are worth, and what attackers trained anew find in them.
+
+    ``guard`` is trained on the training records, and tried for its own secret or for ``secret`` and
+    ``column``, with ``baselines`` beside it: records as they are, without the column, plain noise, early
+    stopping (after so many epochs, ``early``) in place of ``epochs`` of plain training. Against membership
+    half of the public records are the guard's reference and half the adversary's. ``estimators`` measure
+    I(secret; representation) on at most ``informative`` test records; ``mapped`` of them are drawn as maps.
+    The encoder is kept beside the results if ``save`` says so. An adversary who does not know a property's
+    aggregate rehearses a ``substitute``, and one against membership has ``shadows`` of the guard too (LiRA).
+    Whoever may ask again averages ``queries`` draws of a record's noise; a fresh task head learns from
+    ``draws`` of it. ``shown`` puts so many records and what was rebuilt of them, which are private, into the
+    results.
+    """
+
+    guard: Guard
+    secret: Secret | None = None
+    column: str | None = None
+    baselines: bool = True
+    epochs: int = 35
+    estimators: tuple[Estimator, ...] = ()
+    informative: int = 2_000
+    mapped: int = 0
+    dimensions: int = 2
+    shadows: int = 0
+    shown: int = 0
+    save: bool | str = False  # a path is refused with a way out
+    substitute: Aggregate | None = None
+    queries: int = 16
+    draws: int = 4
+    early: tuple[int, ...] = (6, 8)
+
+    kind = "guard"
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "GuardAudit.epochs", "at least 1", self.epochs)
+        require(self.informative >= 100, "GuardAudit.informative", "at least 100", self.informative)
+        require(self.mapped == 0 or self.mapped >= 50, "GuardAudit.mapped", "0 or at least 50", self.mapped)
+        require(self.dimensions in (2, 3), "GuardAudit.dimensions", "2 or 3", self.dimensions)
+        rule = "0 or at least 2"
+        require(self.shadows == 0 or self.shadows >= 2, "GuardAudit.shadows", rule, self.shadows)
+        way_out = "the encoder is kept in the results folder, under files"
+        require(isinstance(self.save, bool), "GuardAudit.save", "true or false", self.save, way_out=way_out)
+        require(self.shown >= 0, "GuardAudit.shown", "at least 0", self.shown)
+        require(self.queries >= 2, "GuardAudit.queries", "at least 2", self.queries)
+        require(self.draws >= 1, "GuardAudit.draws", "at least 1", self.draws)
+        require(all(n >= 1 for n in self.early), "GuardAudit.early", "numbers of at least 1", self.early)
+        if self.shadows and any(own.column for own in hidden_by(self.guard)):
+            raise ArgumentError(
+                f"GuardAudit.shadows must be 0 for a guard of a column, which the adversary does not know of "
+                f"its candidates, got {self.shadows}."
+            )
+        if not self.asked:
+            raise ArgumentError(
+                f"GuardAudit.secret must say what is tried where the guard has no secret of its own, got "
+                f"None for {self.guard!r}."
+            )
+
+    @property
+    def asked(self) -> tuple[Hidden, ...]:
+        """Each secret that the encoder is tried for: the guard's own, or the one that was given."""
+        own = hidden_by(self.guard)
+        if self.secret is None:
+            return own
+        alone = own[0] if len(own) == 1 else Hidden(self.secret)
+        return (replace(alone, secret=self.secret, column=self.column),)
+
+    def trials(
+        self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
+    ) -> list[Trial]:
+        """Who has which records in the game about each secret."""
+        given: dict[str, Any] = {"trials": trials, "rehearsals": rehearsals, "seed": seed}
+        given |= {"substitute": self.substitute, "draws": self.draws}
+        return [Trial.about(one, train, test, public, **given) for one in self.asked]
+
+    def check(self, train: Dataset, test: Dataset, public: Dataset, *, seed: int) -> None:
+        """Refuse records that the guard cannot be trained on, or with which a game cannot be played."""
+        if not train.x.is_floating_point():
+            raise DataError(
+                f"{train.name}: a guard needs records of numbers, got {train.x.dtype}; embed words first."
+            )
+        for own in hidden_by(self.guard):
+            check_column(train, own.column)
+        _, public = self._references(public, seed)
+        for trial in self.trials(train, test, public, trials=2, rehearsals=2, seed=seed):
+            for part in (train, test, public):
+                check_column(part, trial.column)
+            trial.games()
+
+    def run(
+        self,
+        train: Dataset,
+        test: Dataset,
+        public: Dataset,
+        *,
+        trials: int,
+        rehearsals: int,
+        seed: int,
+        progress: Progress | None = None,
+        keep: Keep | None = None,
+    ) -> GuardsFound:
+        """Everything that is asked. Records come as they are and are scaled by those the guard is trained on;
+        pictures, and records of nothing but 0 and 1, are left alone. The scaling is kept with the encoder.
+        ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files."""
+        marks = bool(((train.x == 0) | (train.x == 1)).all())
+        scaling = statistics(train) if train.x.dim() == 2 and not marks else None
+        if scaling:
+            train, test, public = (part.standardised(train) for part in (train, test, public))
+        others, public = self._references(public, seed)
+        guarded = self.guard(train, seeded(seed, "guard"), others=others, progress=progress)
+        encoder = replace(guarded.encoder, about={**guarded.encoder.about, **_prepare(train, scaling)})
+        guarded = replace(guarded, encoder=encoder)
+        if self.save and keep:
+            for name, content in encoder.files().items():
+                keep(name, content)
+        tried = self.trials(train, test, public, trials=trials, rehearsals=rehearsals, seed=seed)
+        drawn: list[RebuiltPicture] = []
+        judged = tuple(
+            self._judge(
+                guarded if i == 0 and self._own else replace(guarded, privacy=None), trial, one, drawn
+            )
+            for i, (trial, one) in enumerate(zip(tried, self.asked, strict=True))
+        )
+        own = hidden_by(self.guard)
+        return GuardsFound(
+            judged=judged,
+            lam=own[0].lam if own else None,
+            history=tuple(dict(epoch) for epoch in guarded.history),
+            seconds=Seconds(guard=round(guarded.seconds, 2), plain=self._plain(guarded, train, seed)),
+            pictures=tuple(drawn),
+            tuned=encoder.about.get("tuned"),
+        )
+
+    @property
+    def _own(self) -> bool:
+        """Whether the network the guard was trained with is about what is tried first."""
+        own = hidden_by(self.guard)
+        return self.secret is None or [(one.secret, one.column) for one in own] == [
+            (self.secret, self.column)
+        ]
+
+    def _references(self, public: Dataset, seed: int) -> tuple[Dataset | None, Dataset]:
+        if all(one.secret != "membership" for one in self.asked):
+            return None, public
+        rows = torch.randperm(len(public), generator=seeded(seed, "references")).chunk(2)
+        if len(rows) < 2:
+            raise DataError(f"{public.name}: a guard of members needs at least 2 public records.")
+        return public.take(rows[0]), public.take(rows[1])
+
+    def _judge(self, guarded: Guarded, trial: Trial, one: Hidden, drawn: list[RebuiltPicture]) -> Judged:
+        def watch(attack: Attack, transcript: Transcript) -> None:
+            if transcript.secrets.dim() == 5 and not drawn:  # images, of the first attack only
+                some = range(min(self.shown, len(transcript.secrets)))
+                drawn.extend(RebuiltPicture(**pair(transcript, i)) for i in some)
+
+        found = evaluated(
+            guarded,
+            trial,
+            label_aware=one.label_aware,
+            baselines=self.baselines,
+            epochs=self.epochs,
+            early=self.early,
+            queries=self.queries,
+            shadows=self.shadows,
+            guard=self.guard,
+            watch=watch,
+        )
+        more = {
+            "theorem": _apply_theorem(guarded.encoder, trial),
+            "information": self._estimate_information(guarded.encoder, trial),
+            "map": self._map(guarded.encoder, trial),
+        }
+        return found.model_copy(update=more)
+
+    def _estimate_information(self, encoder: Encoder, trial: Trial) -> dict[str, Information]:
+        if trial.secret != "attribute":
+            return {}
+        rng = seeded(trial.seed, "information")
+        rows = torch.randperm(len(trial.test), generator=rng)[: self.informative]
+        r = encoder(trial.test.x[rows], key=trial.seed + 1).flatten(1)
+        codes = trial.test.secret(str(trial.column))[rows]
+        return {
+            type(e).__name__: Information(estimate=e(r, codes, rng), lower=bounds_below(e))
+            for e in self.estimators
+        }
+
+    def _map(self, encoder: Encoder, trial: Trial) -> SecretMap | None:
+        """Two or three dimensions of the representations, by t-SNE, of the guard and of plain training; none
+        where there is no secret to mark, or no head by which plain training is possible."""
+        if not self.mapped or trial.column is None or encoder.head is None:
+            return None
+        rng = seeded(trial.seed, "map")
+        rows = torch.randperm(len(trial.test), generator=rng)[: self.mapped]
+        x, codes = trial.test.x[rows], tuple(trial.test.secret(trial.column)[rows].tolist())
+        plain = replace(plainly(encoder, trial.train, rng, epochs=self.epochs), about={})
+
+        def flatten(one: Encoder) -> Cloud:
+            r = one(x, key=trial.seed + 1).flatten(1).numpy()
+            near = min(30, len(r) / 4)
+            points = TSNE(self.dimensions, random_state=integer(rng), perplexity=near).fit_transform(r)
+            return Cloud(points=tuple(tuple(round(float(v), 1) for v in p) for p in points), codes=codes)
+
+        return SecretMap(before=flatten(plain), after=flatten(encoder))
+
+    def _plain(self, guarded: Guarded, train: Dataset, seed: int) -> float | None:
+        """Seconds of plain training of the same networks for as many epochs, where the guard has a head."""
+        if guarded.encoder.head is None or not guarded.history:
+            return None
+        begun = time.perf_counter()
+        plainly(guarded.encoder, train, seeded(seed, "plain"), epochs=len(guarded.history))
+        return round(time.perf_counter() - begun, 2)
+
+
+def describe_columns(data: Dataset) -> list[list[Any]]:
+    """Each column's name, place and categories, by which records can be told to be encoded alike."""
+    return [[column.name, column.start, column.stop, list(column.values)] for column in data.columns]
+
+
+def _prepare(train: Dataset, scaling: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
+    """What others must know to give records as the encoder takes them."""
+    known: dict[str, Any] = {"columns": describe_columns(train)}
+    if scaling is None:
+        return known
+    shift, scale = (part.flatten().tolist() for part in scaling)
+    return known | {"scaling": {"shift": shift, "scale": scale}}
+
+
+def _apply_theorem(encoder: Encoder, trial: Trial) -> Theorem | None:
+    """Theorem 1 of paper 003 (2 of 004) with H(u | r) as a fresh network leaves it, beside that network."""
+    if trial.secret not in ("attribute", "property"):
+        return None
+    transcript: Transcript = trial.play(encoder, Network())
+    entropy = conditional_entropy(transcript.guesses, transcript.secrets)
+    m = len(transcript.prior)  # a network that finds nothing has a little more loss than guessing
+    bound = inference_accuracy(min(entropy.value, math.log(m)), values=m)
+    return Theorem(entropy=entropy, bound=float(bound), measured=success_rate(transcript))

@@ -1,0 +1,154 @@
+"""What the audit of a guard found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from leakscope.core.nouns import Estimate
+from leakscope.guards.hidden import Secret
+from leakscope.measures.shuffled import SelfCheck
+from leakscope.results.scores import FrozenModel, Scores, Worth
+
+Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+Needless = Literal["raw", "without", "plain", "noise", "early"]
+
+
+class Attacked(FrozenModel):
+    """One attack on one encoder. ``queries``: how many draws of a record's noise it averaged. ``chosen``: it
+    is the one that rehearsals chose. ``guessing`` is the success rate without the release."""
+
+    name: str
+    attack: str  # with its settings
+    queries: int
+    scores: Scores[Estimate]
+    chosen: bool = False
+    guessing: float | None = None
+    selfcheck: SelfCheck | None = None
+    roc: tuple[tuple[float, float], ...] = ()
+
+
+class TaskWorth(FrozenModel):
+    """The task, by a ``fresh`` head on the representations, or by the head that is ``released`` with them;
+    and by the guard's ``own`` head, where it has one."""
+
+    head: Literal["fresh", "released"]
+    task: Worth[Estimate]
+    own: Worth[Estimate] | None = None
+
+
+class Tried(FrozenModel):
+    """Representations, by what they are worth and by what attacks find in them."""
+
+    utility: TaskWorth
+    attacks: tuple[Attacked, ...]
+
+    @property
+    def strongest(self) -> Attacked:
+        """The attack that rehearsals chose; of reconstructions, which are not chosen, the likest."""
+        once = [attack for attack in self.attacks if attack.queries == 1]
+        return next((attack for attack in once if attack.chosen), max(once, key=_likeness))
+
+
+def _likeness(attack: Attacked) -> float:
+    ssim, error = attack.scores.ssim, attack.scores.mse
+    return ssim.value if ssim else -error.value if error else 0.0
+
+
+class Baseline(Tried):
+    """What needs no guard, measured alike: the records as they are, without the secret's column, plain
+    training, plain training with the guard's noise, or one that stops early."""
+
+    name: str
+    needless: Needless
+
+
+class Theorem(FrozenModel):
+    """The papers' bound on an attacker's accuracy, if H(u | r) were what one attacker's loss says it is. That
+    is an estimate: the bound is no certificate. ``measured`` is how often that same attacker is right."""
+
+    entropy: Estimate  # nats
+    bound: float
+    measured: Estimate
+
+
+class Information(FrozenModel):
+    """An estimate of I(u; r) in nats. ``lower``: its method is a lower bound."""
+
+    estimate: Estimate
+    lower: bool
+
+
+class Cloud(FrozenModel):
+    """Representations in two or three dimensions; ``codes`` are places among the values of the secret."""
+
+    points: tuple[tuple[float, ...], ...]
+    codes: tuple[int, ...]
+
+
+class SecretMap(FrozenModel):
+    """Representations of plain training and of the guard."""
+
+    before: Cloud
+    after: Cloud
+
+
+class Judged(Tried):
+    """One secret that an encoder is to hide. ``stale`` is the network that the guard was trained with;
+    ``single`` are attacks on single records where a mean is guarded."""
+
+    secret: Secret
+    column: str | None
+    values: tuple[str, ...]
+    stale: Attacked | None = None
+    single: tuple[Attacked, ...] = ()
+    baselines: tuple[Baseline, ...] = ()
+    theorem: Theorem | None = None
+    information: dict[str, Information] = Field(default_factory=dict)
+    map: SecretMap | None = None
+
+    @property
+    def title(self) -> str:
+        """What numbers call the secret."""
+        return self.column or self.secret
+
+
+class Seconds(FrozenModel):
+    """Of training the guard, and of plain training for as many epochs, where it has a task head."""
+
+    guard: float
+    plain: float | None
+
+
+class RebuiltPicture(FrozenModel):
+    """A record and what was rebuilt of it, as PNG in base64: private."""
+
+    original: Base64
+    reconstruction: Base64
+    ssim: float | None
+
+
+class Tuning(FrozenModel):
+    """A guard's ``strength`` that was sought: ``measured`` is what it has at ``value``, ``target`` what the
+    other guard has, ``reached`` whether that lies within the interval."""
+
+    to: Literal["privacy", "utility"]
+    strength: str = ""
+    target: float
+    value: float
+    measured: Estimate
+    reached: bool
+    tried: dict[str, float]
+
+
+class GuardsFound(FrozenModel):
+    """An audit of a guard; ``judged`` holds one entry for each secret. ``history`` is what was seen in each
+    epoch of the guard's training."""
+
+    judged: tuple[Judged, ...]
+    lam: float | None = None
+    history: tuple[dict[str, float], ...] = ()
+    seconds: Seconds
+    pictures: tuple[RebuiltPicture, ...] = ()
+    tuned: Tuning | None = None

@@ -1,0 +1,139 @@
+"""Audits of guards, as all others see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from leakscope.audits.guards import page
+from leakscope.audits.guards.asked import list_secrets, list_shields
+from leakscope.audits.guards.audit import GuardAudit
+from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, TaskWorth
+from leakscope.audits.world import Parts, split
+from leakscope.core.tables import construct
+from leakscope.results.cell import Cell
+from leakscope.results.chapter import Chapter
+from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
+from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
+from leakscope.results.result import Result
+
+
+@dataclass(frozen=True)
+class GuardKind:
+    found = GuardsFound
+
+    def ask(self, cell: Cell) -> Asked:
+        """Whoever attacks a guard knows it."""
+        guard = cell.game.get("guard")
+        return Asked(
+            secrets=tuple(column or secret for secret, column in list_secrets(cell.game)) or ("*",),
+            questions=("guard",),
+            shields=tuple(list_shields(guard)) if guard else (),
+            protected=True,
+            adaptive=True,
+        )
+
+    def check(self, world: World) -> None:
+        audit, parts = _prepare(world)
+        audit.check(parts.train, parts.test, parts.public, seed=world.seed)
+
+    def run(self, world: World) -> Measured[GuardsFound]:
+        audit, parts = _prepare(world)
+        watch = world.watch
+        found = audit.run(
+            parts.train,
+            parts.test,
+            parts.public,
+            trials=world.cell.trials,
+            rehearsals=world.cell.rehearsals,
+            seed=world.seed,
+            progress=(lambda epoch, epochs, _: watch(epoch + 1, epochs)) if watch else None,
+            keep=world.keep,
+        )
+        return Measured(found, parts.described)
+
+    def numbers(self, cell: Cell, found: GuardsFound, about: Number) -> Iterator[Number]:
+        for judged in found.judged:
+            yield from _numbers(judged, replace(about, secret=judged.title))
+
+    def entries(self, found: GuardsFound) -> dict[str, TableEntry]:
+        """The task, and every attack; the one that rehearsals chose is also called the strongest."""
+        entries: dict[str, TableEntry] = {}
+        for judged in found.judged:
+            prefix = f"{judged.title} " if len(found.judged) > 1 else ""
+            if judged.utility.task.accuracy:
+                entries[f"{prefix}utility"] = TableEntry(judged.utility.task.accuracy)
+            several = max((one.queries for one in judged.attacks), default=1)
+            named = [("strongest", one) for one in judged.attacks if one.chosen]
+            named += [
+                (f"{one.name}{f', {several} draws' if one.queries > 1 else ''}", one)
+                for one in judged.attacks
+            ]
+            named += [("stale", judged.stale)] if judged.stale else []
+            for name, one in named:
+                table = enter_scores(one.scores, one.guessing, f"{prefix}{name} ")
+                entries |= {key.replace(" success", " success_rate"): value for key, value in table.items()}
+        return entries
+
+    def headline(self, cell: Cell, found: GuardsFound) -> str:
+        return "; ".join(_headline(judged) for judged in found.judged)
+
+    def tell(self, results: Sequence[Result[GuardsFound]]) -> Chapter:
+        return page.tell(results)
+
+
+def _prepare(world: World) -> tuple[GuardAudit, Parts]:
+    """The audit and its records, as they come: the guard learns from the population that it is used on, and
+    is judged on it. Where members are hidden, no record is member and non-member at once."""
+    audit: GuardAudit = construct(world.cell.game, "audit", trusted=world.trusted)
+    members = any(one.secret == "membership" for one in audit.asked)
+    used = world.records.distinct() if members else world.records
+    parts = split(world, used, standardise=False, balanced=False)
+    return audit, replace(parts, records=world.records)
+
+
+def _numbers(judged: Judged, about: Number) -> Iterator[Number]:
+    """One secret. The network that the guard was trained with does not know the finished encoder. A bound
+    that rests on an estimated entropy bounds nothing: it is a diagnostic."""
+    yield from _of_attacks(about, judged.attacks)
+    yield from _of_attacks(about, judged.single, "single records, ")
+    yield from _of_attacks(replace(about, adaptive=False), [judged.stale] if judged.stale else [])
+    yield from _of_utility(about, judged.utility)
+    for plain in judged.baselines:
+        beside = replace(about, about="baseline", defense="", adaptive=None)
+        yield from _of_attacks(beside, plain.attacks, f"{plain.name}, ")
+        for number in _of_utility(beside, plain.utility, f"{plain.name}, "):
+            yield replace(number, about="baseline")
+    aside = replace(about, about="diagnostic")
+    if judged.theorem:
+        yield from of_value(aside, "accuracy_bound_estimate", judged.theorem.bound)
+        yield of_estimate(aside, "conditional_entropy", judged.theorem.entropy)
+    for name, information in judged.information.items():
+        number = of_estimate(replace(aside, part=name), "information", information.estimate)
+        yield number if information.lower else replace(number, bound="estimate")
+
+
+def _of_attacks(about: Number, attacks: Iterable[Attacked], before: str = "") -> Iterator[Number]:
+    for one in attacks:
+        draws = f", {one.queries} draws averaged" if one.queries > 1 else ""
+        named = replace(about, attack=one.attack, part=f"{before}{one.name}{draws}")
+        yield from of_scores(named, one.scores, guessing=one.guessing)
+
+
+def _of_utility(about: Number, utility: TaskWorth, before: str = "") -> Iterator[Number]:
+    """The task by the head that counts: a fresh one, or the one that is released."""
+    part = f"{before}fresh head" if utility.head == "fresh" else before.removesuffix(", ")
+    yield from of_worth(replace(about, part=part), utility.task)
+    yield from of_worth(replace(about, part=f"{before}own head"), utility.own)
+
+
+def _headline(judged: Judged) -> str:
+    """What the strongest attacker still finds about one secret, and what the task is worth."""
+    attack, task = judged.strongest, judged.utility.task.accuracy
+    shown = [(name, e.value) for name, e in attack.scores.present() if name in ("auroc", "ssim", "mse")]
+    found = ", ".join(f"{name} {value:.3f}" for name, value in shown[:1])
+    worth = f", task accuracy {task.value:.3f}" if task else ""
+    return f"{judged.title}: {attack.name} {found}{worth}"
+
+
+KIND = GuardKind()

@@ -1,0 +1,211 @@
+"""A guard, typed at the command line, as a plan; and records encoded by one that was saved."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from leakscope.audits.guards.audit import describe_columns
+from leakscope.audits.inference.request import SECRETS, open_data, parse_part, present, source, stem
+from leakscope.core import files
+from leakscope.core.catalogue import roles
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.data import tabled
+from leakscope.data.tabular import rows_as
+from leakscope.guards.encoder import Encoder, load_encoder
+
+Table = dict[str, Any]
+ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
+COLUMNED = ("attribute", "property")  # secrets that are a column's
+PICTURES = 6  # records that are shown, with what was rebuilt of them
+MAPPED = 300  # records of a map of representations
+
+
+def request_guard(
+    data: Any,
+    *,
+    label: str | None,
+    secret: str | None,
+    against: str,
+    drop: Sequence[str],
+    lams: Sequence[float],
+    settings: Table,
+    width: int,
+    train: int | None,
+    public: int | None,
+    trials: int,
+    rehearsals: int,
+    seeds: int,
+    shadows: int = 0,
+    dimensions: int = 2,
+    shown: bool = False,
+    beside: Sequence[str] = (),
+    equal: str | None = None,
+) -> tuple[Table, Dataset | None]:
+    """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked, and the
+    records where they are in memory only."""
+    if against not in COLUMNED and secret is not None:
+        raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
+    column = secret or SECRETS.get(stem(data)) if against in COLUMNED else None
+    hidden = [column] if column else []
+    table, records, held = open_data(data, label=label, secrets=hidden, drop=drop, needed=against in COLUMNED)
+    if against in COLUMNED:
+        if column is None:
+            there = ", ".join(records.private) or "none"
+            raise ArgumentError(f"--secret is missing; {stem(data)} has: {there}.")
+        present([column], list(records.private), records, "private column")
+        if against == "attribute" and records.has(column):
+            table = table | {"without": [*table.get("without", ()), column]}
+    if len(set(beside)) < len(beside):
+        raise ArgumentError(f"--beside must name every guard once, got {', '.join(beside)}.")
+    if equal and not beside:
+        raise ArgumentError(f"--equal {equal} is for guards --beside, and there are none; name one.")
+    guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
+    guard |= {"column": column} if column else {}
+    table_encoder = {"name": "TableEncoder", "widths": [64, width]}
+    guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
+    more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
+    cells = [
+        {
+            "id": f"lambda {lam:g}",
+            "game": {
+                "name": "GuardAudit",
+                "guard": guard | {"lam": float(lam)},
+                "estimators": list(ESTIMATORS) if against == "attribute" else [],
+                "mapped": MAPPED if against == "attribute" and i == len(lams) - 1 else 0,
+                "baselines": i == 0,
+                **more,
+                "save": True,
+            },
+        }
+        for i, lam in enumerate(lams)
+    ]
+    cells += [
+        {
+            "id": text,
+            "game": {
+                "name": "GuardAudit",
+                "guard": _alike(_other(text, guard), guard | {"lam": float(lams[-1])}, equal),
+                "secret": against,
+                **({"column": column} if column else {}),
+                "baselines": False,
+                **more,
+                "save": True,
+            },
+        }
+        for text in beside
+    ]
+    defaults: Table = {"data": table, "trials": trials, "rehearsals": rehearsals}
+    defaults |= _sizes(records, train, public)
+    document = {
+        "name": f"Guard of {stem(data)}",
+        "seeds": list(range(seeds)),
+        "defaults": defaults,
+        "cell": cells,
+    }
+    return document, held
+
+
+def name_encoders(lams: Sequence[float], beside: Sequence[str]) -> list[str]:
+    """What the encoders of a plan's cells are called, in their order."""
+    own = [f"encoder-{lam:g}" for lam in lams]
+    return own + [f"encoder-{text.partition(':')[0]}-{i}" for i, text in enumerate(beside, 1)]
+
+
+def _other(text: str, guard: Table) -> Table:
+    """Another guard, typed with its settings, with the encoder, the epochs and the column of ``guard``."""
+    table = parse_part(text, "--beside", "Distilled:without=10")
+    known = roles("guard")
+    if table["name"] not in known:
+        raise ArgumentError(f"--beside must be a guard, got {table['name']!r}; known: {', '.join(known)}.")
+    made = getattr(import_module(known[table["name"]].module), table["name"])
+    takes = {one.name for one in fields(made)}
+    like: Table = {key: guard[key] for key in ("encoder", "epochs") if key in guard}
+    if "plain" in takes:
+        table.setdefault("plain", {"name": "Unguarded", **like})
+        like = {}
+    like |= {key: guard[key] for key in ("secret", "column") if key in guard}
+    return {key: value for key, value in like.items() if key in takes} | table
+
+
+def _alike(other: Table, guard: Table, equal: str | None) -> Table:
+    """The other guard, at the strength at which it is as useful, or as private, if that is asked."""
+    return {"name": "Tuned", "guard": other, "like": guard, "to": equal} if equal else other
+
+
+def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, shown: bool) -> Table:
+    """What is asked for beside the usual, if it can be."""
+    if shadows and against != "membership":
+        raise ArgumentError(f"--shadows is for --against membership, got {shadows} against {against}.")
+    if shown and (against != "reconstruction" or records.x.dim() != 4):
+        raise ArgumentError(
+            "--show-reconstructions is for pictures and --against reconstruction; leave it out."
+        )
+    if dimensions not in (2, 3):
+        raise ArgumentError(f"--dimensions must be 2 or 3, got {dimensions}.")
+    asked: Table = {"shadows": shadows, "shown": PICTURES if shown else 0}
+    return {key: value for key, value in asked.items() if value} | (
+        {"dimensions": dimensions} if dimensions == 3 else {}
+    )
+
+
+def _sizes(records: Dataset, train: int | None, public: int | None) -> Table:
+    """A third for the guard and a third for the adversary, 12,000 and 15,000 at most."""
+    third = len(records) // 3
+    return {"train": train or min(12_000, third), "public": public or min(15_000, third)}
+
+
+def encoded(
+    data: str, folder: Path, target: Path, *, label: str | None, secret: str | None, key: int, labels: bool
+) -> int:
+    """Write the representations of a dataset's records, and labels if they are asked for, to an npz file."""
+    encoder = load_encoder(folder)
+    if target.exists():
+        raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
+    x, y = _inputs(data, encoder, label=label, secret=secret, labels=labels)
+    if scaling := encoder.about.get("scaling"):
+        x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
+    arrays = {"r": encoder(x, key=key)} | ({"y": y} if y is not None else {})
+    held = io.BytesIO()
+    named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
+    np.savez_compressed(held, **named)
+    files.write(target, held.getvalue())
+    return len(x)
+
+
+def _inputs(
+    data: str, encoder: Encoder, *, label: str | None, secret: str | None, labels: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Records as the encoder's own were before scaling, and labels if they are asked for. Of a CSV no more
+    than the encoder's columns is read, by its own categories."""
+    columns = [Column(n, a, b, tuple(v)) for n, a, b, v in encoder.about.get("columns", ())]
+    if Path(data).suffix in (".csv", ".gz") and columns and not labels:
+        return rows_as(data, columns), None
+    table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
+    records = tabled(table)
+    wanted = [list(column) for column in encoder.about.get("columns", ())]
+    known = {column[0] for column in wanted}
+    left_out = [column.name for column in records.columns if column.name not in known]
+    records = records.without(*left_out) if known and left_out else records
+    found = describe_columns(records)
+    if wanted != found:
+        differing = next((c[0] for c in (*wanted, *found) if c not in wanted or c not in found), "order")
+        raise DataError(
+            f"{data}: column {differing!r} has other categories or another place than in the records the "
+            f"encoder was trained on; give the same columns with the same values."
+        )
+    shape = tuple(encoder.about["shape"])
+    if tuple(records.x.shape[1:]) != shape:
+        raise DataError(
+            f"{data} has records of shape {tuple(records.x.shape[1:])}, and the encoder takes {shape}; give "
+            f"records as it was trained on ({encoder.about.get('data')})."
+        )
+    return records.x, records.y if labels else None

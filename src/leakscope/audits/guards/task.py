@@ -1,0 +1,86 @@
+"""The task on representations: a fresh head, and what it is worth beside the guard's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from leakscope.attacks.rehearsal import converged
+from leakscope.audits.guards.found import TaskWorth
+from leakscope.audits.guards.trial import Trial
+from leakscope.core.dataset import Dataset
+from leakscope.core.nouns import Estimate
+from leakscope.core.rng import initialised, seeded
+from leakscope.guards.encoder import Encoder
+from leakscope.guards.networks import reader
+from leakscope.measures.utility import accuracy, majority, task_auroc
+from leakscope.results.scores import Worth
+
+
+def train_head(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int = 200) -> nn.Module:
+    """A head trained on the representations of the training records until a fifth of them, held back, no
+    longer gains."""
+    train, rng = trial.train, seeded(trial.seed, "utility")
+    drawn = [encoder(train.x, rng=rng) for _ in range(1 if encoder.perturbation.silent else trial.draws)]
+    r = drawn[0]
+    mean, std = r.mean(0), r.std(0, correction=0).clamp(min=1e-6)
+    order = torch.randperm(len(train), generator=rng)
+    held, fit = order[: len(train) // 5], order[len(train) // 5 :]
+    head: nn.Module = initialised(lambda: reader(tuple(r.shape[1:]), train.classes, (64,)), rng)
+    own = [((each[fit] - mean) / std, train.y[fit]) for each in drawn]
+    other = ((r[held] - mean) / std, train.y[held])
+    head = converged(
+        head, own, other, F.cross_entropy, rng, rate=1e-3, batch=128, patience=patience, epochs=epochs
+    )
+    return nn.Sequential(_Scaled(mean, std), head)
+
+
+class _Scaled(nn.Module):
+    """Representations as a fresh head takes them."""
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(self, mean: torch.Tensor, std: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, r: torch.Tensor) -> torch.Tensor:
+        return (r - self.mean) / self.std
+
+
+def measure_utility(encoder: Encoder, trial: Trial) -> TaskWorth:
+    """The task on test records. Where members are to be hidden it is by the head that is released, since what
+    that gives away counts; otherwise by a fresh one. And by the guard's own, on training records too."""
+    released = encoder.head if trial.secret == "membership" else None
+    head = train_head(encoder, trial) if released is None else released
+    train, test = trial.train, trial.test
+    shown = encoder(test.x, key=trial.seed + 1)
+    task, own = _worth(head(shown), test), None
+    if encoder.head is not None:
+        trained = accuracy(encoder.logits(train.x, key=trial.seed + 1), train.y)
+        own = _worth(encoder.head(shown), test).model_copy(update={"trained": trained})
+    return TaskWorth(head="fresh" if released is None else "released", task=task, own=own)
+
+
+def measure_accuracy(encoder: Encoder, trial: Trial) -> Estimate:
+    """How often a fresh head is right on test records."""
+    head = train_head(encoder, trial)
+    return accuracy(head(encoder(trial.test.x, key=trial.seed + 1)), trial.test.y)
+
+
+def with_head(encoder: Encoder, trial: Trial) -> Encoder:
+    """The encoder as it is released: against membership with a head, a fresh one if it has none."""
+    if trial.secret != "membership" or encoder.head is not None:
+        return encoder
+    return replace(encoder, head=train_head(encoder, trial))
+
+
+def _worth(logits: torch.Tensor, data: Dataset) -> Worth[Estimate]:
+    return Worth[Estimate](
+        accuracy=accuracy(logits, data.y), auroc=task_auroc(logits, data.y), majority=majority(data.y)
+    )

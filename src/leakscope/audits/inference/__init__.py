@@ -1,0 +1,1 @@
+"""What gradients tell about the records behind them."""

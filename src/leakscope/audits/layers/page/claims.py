@@ -1,0 +1,138 @@
+"""What paper 001 (Mo et al.) says of layers, and whether it holds for what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from leakscope.audits.layers.found import Correlation, Layer
+from leakscope.audits.layers.page.measures import Latent, LayersAverage
+from leakscope.audits.layers.page.order import amount, informed, nats, order, rebuilt
+from leakscope.results.averages import Average
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+PUBLISHED = (0.686, 0.707)  # Pearson's r of the paper's measures with information (section 6.3)
+COMPARED = ("subspace distance", "F sensitivity")  # the measures that the paper correlates
+CONTROLS = ("its random split", "square root of rank")  # of the subspace distance: no secret in them
+FROBENIUS = "F"  # the norm by which layers are ordered
+RARE = 0.05  # a p from here on is taken for chance; stated on the page
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, whether it holds here, and the numbers that say so."""
+
+    text: str
+    verdict: str
+    numbers: str
+
+
+def judge_claims(found: LayersAverage) -> list[Claim]:
+    """The claims of paper 001 that the measures at hand speak to."""
+    dense = next((layer for layer in found.layers if layer.kind == "linear"), None)
+    return [
+        _of_original(found),
+        _of_latent(found.latent, dense),
+        _of_subspace(found.latent, dense),
+        _of_sensitivity(found),
+        _of_correlation(found.correlations),
+    ]
+
+
+def _highest(values: Mapping[str, Average], wanted: str) -> str:
+    """Whether ``wanted`` is above all others, as far as the intervals tell."""
+    place = order(values)
+    if place is None or wanted not in values:
+        return OPEN
+    if place.first == wanted:
+        return OPEN if place.rivals else HOLDS
+    return OPEN if wanted in place.rivals else FAILS
+
+
+def _together(verdicts: Sequence[str]) -> str:
+    """Of several cases: holds if it does in all, does not hold if it fails in one."""
+    if FAILS in verdicts:
+        return FAILS
+    return HOLDS if verdicts and set(verdicts) == {HOLDS} else OPEN
+
+
+def _of_original(found: LayersAverage) -> Claim:
+    text = "The first layers give away most of the inputs themselves."
+    original = found.original
+    place = informed(rebuilt(original)) if original else None
+    if original is None or place is None:
+        return Claim(text, OPEN, "Not measured.")
+    values = {name: risk.information for name, risk in rebuilt(original).items()}
+    first = original.sets[0].name
+    verdict = _highest(values, first) if place.highest.low > 0 else OPEN
+    numbers = f"Highest: {place.first}, {amount(place.highest, original.most)}."
+    if first != place.first:
+        numbers += f" {first}: {amount(values[first], original.most)}."
+    return Claim(text, verdict, numbers)
+
+
+def _of_latent(latents: Sequence[Latent], dense: Layer | None) -> Claim:
+    text = "The first fully connected layer gives away most about a latent secret."
+    if not dense or not latents:
+        return Claim(text, OPEN, "No fully connected layer." if latents else "Not measured.")
+    verdicts, numbers = [], []
+    for latent in latents:
+        values = {name: risk.information for name, risk in latent.layers.items()}
+        place = order(values)
+        if place and dense.name in values:
+            verdicts.append(_highest(values, dense.name) if place.highest.low > 0 else OPEN)
+            other = "" if place.first == dense.name else f", {place.first} {nats(place.highest.value)}"
+            own = f"{dense.name} {nats(values[dense.name].value)}"
+            numbers.append(f"{latent.secret}: {own}{other} ({verdicts[-1]})")
+    return Claim(
+        text, _together(verdicts), "; ".join(numbers) + "." if numbers else "Not measured by itself."
+    )
+
+
+def _of_subspace(latents: Sequence[Latent], dense: Layer | None) -> Claim:
+    text = "The subspace distance there is more than a random split of the same records gives."
+    cases = [
+        (one.secret, one.subspace[dense.name]) for one in latents if dense and dense.name in one.subspace
+    ]
+    if not dense or not cases:
+        return Claim(text, OPEN, "Not measured.")
+    numbers = [
+        f"{secret} {one.distance.value:.2f}, by chance {one.null_mean:.2f} ± {one.null_sd:.2f}"
+        f" (p = {one.p:.3g})"
+        for secret, one in cases
+    ]
+    verdicts = [HOLDS if one.p < RARE else FAILS for _, one in cases]
+    return Claim(text, _together(verdicts), f"{dense.title}. " + "; ".join(numbers) + ".")
+
+
+def _of_sensitivity(found: LayersAverage) -> Claim:
+    text = "The first layer is the most sensitive to the input, by the F-norm."
+    values = found.sensitivity.get(FROBENIUS) or {}
+    place = order(values)
+    if place is None:
+        return Claim(text, OPEN, "Not measured.")
+    first = found.names[0]
+    numbers = f"Highest: {place.first}, {_between(place.highest)}."
+    if first != place.first and first in values:
+        numbers += f" {first}: {_between(values[first])}."
+    return Claim(text, _highest(values, first), numbers)
+
+
+def _of_correlation(correlations: Sequence[Correlation]) -> Claim:
+    low, high = PUBLISHED
+    text = f"The measures without an attack follow the information: r = {low} to {high}."
+    own = [one for one in correlations if one.measure in COMPARED]
+    numbers = [f"{one.measure} with {one.target}: {_ranged(one)}" for one in own]
+    rest = [f"{one.measure} {one.r:.2f}" for one in correlations if one.measure in CONTROLS]
+    if own and rest:
+        numbers.append(f"what width or chance give: {', '.join(rest)}".replace("-", "−"))
+    verdicts = [FAILS if one.high < low else HOLDS if one.low > 0 else OPEN for one in own]
+    return Claim(text, _together(verdicts), "; ".join(numbers) + "." if own else "Not measured.")
+
+
+def _ranged(one: Correlation) -> str:
+    return f"{one.r:.2f} ({one.low:.2f} to {one.high:.2f}, n = {one.n})".replace("-", "−")
+
+
+def _between(average: Average) -> str:
+    return f"{average.value:.3g} ({average.low:.3g} to {average.high:.3g})".replace("-", "−")

@@ -1,0 +1,170 @@
+"""Audits layer by layer, each over its seeds, as the page and the terminal tell of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from leakscope.audits.layers.audit import LayerAudit
+from leakscope.audits.layers.found import LayersFound
+from leakscope.audits.layers.page.advice import Advice, advise
+from leakscope.audits.layers.page.claims import Claim, judge_claims
+from leakscope.audits.layers.page.measures import LayersAverage, summarise
+from leakscope.audits.layers.page.order import informed, most_rebuilt, most_telling, scaled
+from leakscope.results.averages import Average
+from leakscope.results.cell import WORDS, Cell, differences, stable, words
+from leakscope.results.chapter import SEVERITIES, Verdict, read_severity
+from leakscope.results.kind import by_cell
+from leakscope.results.result import Result
+from leakscope.results.scores import Worth, average_worth
+
+SAID = 5  # sentences about secrets in a verdict; the rest is in the details
+
+
+@dataclass(frozen=True)
+class LayerMap:
+    """One audit layer by layer over its seeds. Without ``keys`` every seed failed."""
+
+    cell: Cell
+    keys: tuple[str, ...]  # of the results that were measured
+    failures: tuple[tuple[int, str], ...]
+    found: LayersAverage
+    utility: Worth[Average]
+    number: int = 0
+    differs: str = ""
+
+    @property
+    def defense(self) -> str:
+        return words(self.cell.defense or {})
+
+    @property
+    def label(self) -> str:
+        parts = (self.cell.source, words(self.cell.model), self.defense, self.differs)
+        return ", ".join(part for part in parts if part)
+
+    def setting(self, name: str) -> object:
+        """Of the audit, as the cell has it or by default."""
+        return self.cell.game.get(name, getattr(LayerAudit, name))
+
+    @property
+    def sentences(self) -> list[str]:
+        """The most telling layer for each secret, then for the inputs themselves."""
+        found, titles = self.found, self.found.titles
+        inputs = [most_rebuilt(found.original, titles)] if found.original else []
+        return [most_telling(latent, titles) for latent in found.latent] + inputs
+
+    @property
+    def lacking(self) -> list[str]:
+        """The secrets of which all layers at once gave less than one alone: the adversary misses some."""
+        return [
+            latent.secret
+            for latent in self.found.latent
+            if (place := informed(latent.layers)) and latent.together.information.value < place.highest.value
+        ]
+
+    @property
+    def advice(self) -> Advice | None:
+        return advise(self.found, len(self.keys))
+
+    @property
+    def claims(self) -> list[Claim]:
+        return judge_claims(self.found)
+
+    @property
+    def severity(self) -> str:
+        """A word from the advantage of the view that tells most, by the bands for games; inputs have a
+        share of their information in its place. Where information is shown, it is never less than slight;
+        where the adversary could but guess, it is not none."""
+        if not self.keys:
+            return "failed"
+        risks = [risk for latent in self.found.latent for risk in latent.views]
+        readings = [read_severity(risk.advantage, risk.auroc) for risk in risks]
+        readings += ["slight" for risk in risks if risk.shown]
+        if original := self.found.original:
+            readings += [
+                read_severity(scaled(view.information, original.most), None) for view in original.views
+            ]
+        if any(all(risk.guesses for risk in latent.views) for latent in self.found.latent):
+            readings.append("inconclusive")  # who only guessed has not shown that nothing is there
+        return min(readings, key=list(SEVERITIES).index, default="inconclusive")
+
+    @property
+    def share(self) -> float:
+        """The largest share of what is to be known that is given away for sure."""
+        shares = [
+            risk.information.low / latent.most
+            for latent in self.found.latent
+            for risk in latent.layers.values()
+        ]
+        return max(shares, default=0.0)
+
+    @property
+    def verdict(self) -> Verdict:
+        views = [
+            (risk.advantage, f"{latent.secret}, {self.found.titles[risk.name]}")
+            for latent in self.found.latent
+            for risk in latent.views
+        ]
+        gain, view = max(views, key=lambda pair: pair[0].low) if views else (None, "")
+        return Verdict(
+            severity=self.severity,
+            about=", ".join(latent.secret for latent in self.found.latent) or "the inputs",
+            data=self.cell.source,
+            sentence=self._sentence,
+            notes=tuple(self._notes),
+            anchor=f"layers-{self.number}",
+            order=self.share,
+            attack=view,
+            measure="advantage",
+            average=gain,
+            guessing=0.0,
+            defense=self.defense,
+            utility=self.utility.accuracy,
+        )
+
+    @property
+    def _sentence(self) -> str:
+        if not self.keys:
+            return (
+                f"Which layers of the model on {self.cell.source} give a secret away is not known: the "
+                f"measurement failed."
+            )
+        first = next(
+            iter(self.sentences), "No secret was asked about; how sensitive layers are was measured."
+        )
+        return f"{self.label}: {first}"
+
+    @property
+    def _notes(self) -> list[str]:
+        more = self.sentences[1:SAID]
+        if len(self.sentences) > SAID:
+            more.append(f"{len(self.sentences) - SAID} more in the details.")
+        if advice := self.advice:
+            more += [f"Protection: {' '.join(advice.sentences)}"]
+        kept = " and is in no number here" if self.keys else ""
+        return more + [f"Seed {seed} failed{kept}: {reason}" for seed, reason in self.failures]
+
+
+def layer_maps(results: Iterable[Result[LayersFound]]) -> list[LayerMap]:
+    """One per cell, the worst first."""
+    maps = [_layer_map(runs) for runs in by_cell(results)]
+    told = (*WORDS, "data", "model", "defense")
+    differing = differences([one.cell.described for one in maps], told)
+    maps = [replace(one, differs=differs) for one, differs in zip(maps, differing, strict=True)]
+    severities = list(SEVERITIES)
+    maps.sort(key=lambda one: (severities.index(one.severity), -one.share, stable(one.cell.described)))
+    return [replace(one, number=number) for number, one in enumerate(maps, start=1)]
+
+
+def _layer_map(results: Sequence[Result[LayersFound]]) -> LayerMap:
+    runs = [(run.key, run.found) for run in results if run.found and not run.error]
+    reasons = [
+        (run.seed, run.error or "nothing was measured") for run in results if run.error or not run.found
+    ]
+    return LayerMap(
+        cell=results[0].cell,
+        keys=tuple(key for key, _ in runs),
+        failures=tuple(reasons),
+        found=summarise([found for _, found in runs]),
+        utility=average_worth([found.utility for _, found in runs]),
+    )

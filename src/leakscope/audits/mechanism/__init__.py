@@ -1,0 +1,1 @@
+"""What one step of DP-SGD gives away about one attribute."""

@@ -1,0 +1,73 @@
+"""What was found of who was trained on: by every attack, in the mean over clients and of each client."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import model_validator
+
+from leakscope.attacks.alignment import Label, Sees
+from leakscope.core.nouns import Count, Estimate
+from leakscope.measures.accounting import Accounted
+from leakscope.measures.shuffled import SelfCheck
+from leakscope.results.scores import FrozenModel, Scores, Worth
+
+Seen = Literal["uploads", "sum", "broadcast"]
+
+
+class Client(FrozenModel):
+    """What one attack found of one client, with so many ``members`` judged."""
+
+    name: str
+    members: int
+    scores: Scores[Estimate]
+
+
+class MemberAttack(FrozenModel):
+    """One attack: means over so many ``games`` and their standard ``deviation``. A game is about one client,
+    or about all where they are not told apart; then, and in results of the first format, ``clients`` is
+    empty. ``uses`` and ``label`` (what it does about a record's label) are None if the attack does not say;
+    ``taught``: it is told half of the members, and judged on the others."""
+
+    name: str
+    uses: Sees | None
+    label: Label | None
+    taught: bool
+    games: int
+    scores: Scores[Estimate]
+    deviation: Scores[float]
+    clients: tuple[Client, ...] = ()
+    roc: tuple[tuple[float, float], ...]
+    selfcheck: SelfCheck | None  # of the first game; results from before there was one have none
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        for scores in (self.scores, *(client.scores for client in self.clients)):
+            if scores.tpr_at_1 is None or scores.auroc is None:
+                raise ValueError(f"{self.name} must have tpr_at_1% and auroc of every game")
+        return self
+
+
+class MembershipFound(FrozenModel):
+    """A federation of so many ``clients`` with ``members``, attacked. Of the records of nobody, ``known`` are
+    the adversary's own, ``held`` set thresholds, and of the ``others`` so many were ``judged`` in each game.
+
+    ``agreement`` is the best cosine, over rounds, between the recorded updates' mean and the step that the
+    global model took: low, or 0, where what was recorded is not what the server averaged. None: not known.
+    ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
+    observed, as the global models that are seen come from all of them."""
+
+    attacks: tuple[MemberAttack, ...]
+    clients: Count
+    members: Count
+    known: Count
+    held: Count
+    others: Count
+    judged: Count
+    watched: tuple[str, ...]
+    rounds: Count
+    seen: Seen
+    centred: bool
+    utility: Worth[Estimate]
+    agreement: float | None = None
+    guarantee: Accounted | None = None

@@ -1,0 +1,226 @@
+"""Every attack on every client of a recording, and what it found."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound, Seen
+from leakscope.core.basis import Mean
+from leakscope.core.dataset import Dataset, joined
+from leakscope.core.errors import DataError
+from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript
+from leakscope.core.rng import seeded
+from leakscope.games import Membership
+from leakscope.games.referee import play
+from leakscope.measures.membership import conformal, plr_at_fpr
+from leakscope.measures.shuffled import shuffled
+from leakscope.measures.success import auroc, roc, tpr_at_fpr
+from leakscope.measures.utility import accuracy, majority
+from leakscope.results.scores import Scores, Worth
+from leakscope.training import logits
+from leakscope.training.recording import RecordedChannel, Recording
+
+RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
+
+
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """Who is who: the clients' records, and the records of nobody in their four uses."""
+
+    members: tuple[Dataset, ...]
+    known: Dataset
+    held: Dataset
+    others: Dataset
+    validation: Dataset | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class WatchedFederation:
+    """What the adversary watches: some clients and rounds of a recording; see `RecordedChannel`."""
+
+    recording: Recording
+    model: nn.Module
+    clients: tuple[str, ...]
+    rounds: tuple[int, ...] = ()
+    seen: Seen = "uploads"
+    centred: bool = False
+
+    def channels(self) -> list[tuple[str | None, RecordedChannel, slice]]:
+        """One a client with its name, or one for all (None) where they are not told apart; and the places of
+        its members."""
+
+        def channel(clients: tuple[str, ...]) -> RecordedChannel:
+            return RecordedChannel(self.recording, self.model, clients, self.rounds, self.seen, self.centred)
+
+        if self.seen != "uploads":
+            return [(None, channel(self.clients), slice(None))]
+        return [(client, channel((client,)), slice(i, i + 1)) for i, client in enumerate(self.clients)]
+
+
+def judge(
+    attacks: Iterable[Attack], watched: WatchedFederation, who: Roster, *, trials: int, seed: int
+) -> tuple[MemberAttack, ...]:
+    """Every attack on every client: its measures, and their means and standard deviations over clients."""
+    return tuple(
+        _measure(attack, list(play_clients(attack, watched, who, trials=trials, seed=seed)), seed)
+        for attack in attacks
+    )
+
+
+def play_clients(
+    attack: Attack, watched: WatchedFederation, who: Roster, *, trials: int, seed: int
+) -> Iterator[tuple[str | None, Transcript]]:
+    """The game on one client after the other, with its name; None: on all at once."""
+    for name, channel, whose in watched.channels():
+        key, own = name or "all clients", joined(who.members[whose])
+        told = Membership(own.take(torch.arange(0)), who.known)
+        if _taught(attack):
+            half = torch.randperm(len(own), generator=seeded(seed, "told", key)).split(-(-len(own) // 2))
+            told, own = Membership(own.take(half[0]), who.known), own.take(half[1])
+        knowledge = Knowledge(told, channel, 2 * len(who.known))
+        game = Membership(own, who.others, who.held)
+        yield name, play(game, channel, attack, knowledge, trials=trials, rng=seeded(seed, "play", key))
+
+
+def check_attacks(attacks: Iterable[Attack], model: nn.Module, who: Roster) -> None:
+    """Refuse an attack that the model does not allow, or that is told members where a client has one."""
+    still, some = deepcopy(model).eval(), who.known.take(torch.arange(min(4, len(who.known))))
+    for attack in attacks:
+        if callable(check := getattr(attack, "check", None)):
+            check(still, some.x, some.y)
+        if _taught(attack) and min(map(len, who.members)) < 2:
+            raise DataError(
+                f"{brief(attack)} is told half of each client's records, and one client has a single record; "
+                f"leave out the client or the attack."
+            )
+
+
+def gather(
+    attempts: tuple[MemberAttack, ...],
+    watched: WatchedFederation,
+    who: Roster,
+    *,
+    trials: int,
+    utility: Worth[Estimate],
+) -> MembershipFound:
+    """All that was found, with how many records of each kind there were, and what was seen."""
+    return MembershipFound(
+        attacks=attempts,
+        clients=len(who.members),
+        members=sum(len(member) for member in who.members),
+        known=len(who.known),
+        held=len(who.held),
+        others=len(who.others),
+        judged=min(trials - trials // 2, len(who.others)),  # as `Membership.deal` draws them
+        watched=watched.clients,
+        rounds=min(len(channel.rounds) for _, channel, _ in watched.channels()),
+        seen=watched.seen,
+        centred=watched.centred,
+        utility=utility,
+    )
+
+
+def measure_worth(model: nn.Module, params: Params, who: Roster) -> Worth[Estimate]:
+    """What the model is worth on records of nobody, and on the members'."""
+    own = joined(who.members)
+    return Worth[Estimate](
+        accuracy=accuracy(logits(model, params, who.others), who.others.y),
+        trained=accuracy(logits(model, params, own), own.y),
+        majority=majority(who.others.y),
+    )
+
+
+def brief(attack: Attack) -> str:
+    """The attack by name, with what differs from its defaults: ``Cosine(layer='all')``."""
+    plain = type(attack)()
+    names = [field.name for field in fields(attack)]  # type: ignore[arg-type]
+    told = [f"{n}={getattr(attack, n)!r}" for n in names if getattr(attack, n) != getattr(plain, n)]
+    return type(attack).__name__ + (f"({', '.join(told)})" if told else "")
+
+
+def _taught(attack: Attack) -> bool:
+    return bool(getattr(attack, "taught", False))
+
+
+def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], seed: int) -> MemberAttack:
+    transcripts = [transcript for _, transcript in games]
+    measures = _measures(transcripts[0])
+    tables = [{name: measure(t) for name, measure in measures.items()} for t in transcripts]
+    each = {name: [table[name] for table in tables] for name in measures}
+    return MemberAttack(
+        name=brief(attack),
+        uses=getattr(attack, "sees", None),
+        label=getattr(attack, "label", None),
+        taught=_taught(attack),
+        games=len(games),
+        scores=Scores[Estimate].model_validate({name: _mean(found) for name, found in each.items()}),
+        deviation=Scores[float].model_validate(
+            {name: _deviation([estimate.value for estimate in found]) for name, found in each.items()}
+        ),
+        clients=tuple(
+            Client(
+                name=name,
+                members=int((transcript.secrets == 1).sum()),
+                scores=Scores[Estimate].model_validate(table),
+            )
+            for (name, transcript), table in zip(games, tables, strict=True)
+            if name is not None
+        ),
+        roc=_mean_roc(transcripts),
+        selfcheck=shuffled(transcripts[0], auroc, null=0.5, rng=seeded(seed, "shuffle")),
+    )
+
+
+def _measures(transcript: Transcript) -> dict[str, Callable[[Transcript], Estimate]]:
+    """What is measured, by name; the tests at rates that so many held-out records can keep."""
+    measures: dict[str, Callable[[Transcript], Estimate]] = {
+        "plr_at_1%": plr_at_fpr,
+        "plr_at_2%": partial(plr_at_fpr, fpr=0.02),
+        "plr_at_5%": partial(plr_at_fpr, fpr=0.05),
+        "auroc": auroc,
+        "tpr_at_1%": tpr_at_fpr,
+        "tpr_at_0.1%": partial(tpr_at_fpr, fpr=0.001),
+    }
+    for rate in RATES:
+        if transcript.null is not None and len(transcript.null) >= round(1 / rate) - 1:
+            measures[f"conformal_fpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=0)
+            measures[f"conformal_tpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=1)
+    return measures
+
+
+def _mean_roc(transcripts: Sequence[Transcript]) -> tuple[tuple[float, float], ...]:
+    """The mean over clients of the hits within each rate; they share their non-members, so their grids
+    are the same."""
+    curves = [roc(transcript) for transcript in transcripts]
+    hits = [[tpr for _, tpr in curve] for curve in curves]
+    rates = [fpr for fpr, _ in curves[0]]
+    return tuple((fpr, statistics.fmean(at)) for fpr, at in zip(rates, zip(*hits, strict=True), strict=True))
+
+
+def _conformal(transcript: Transcript, *, fpr: float, part: int) -> Estimate:
+    return conformal(transcript, fpr=fpr)[part]
+
+
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    """The mean over clients. They share a global model and its non-members, so that their spread says
+    little: the interval's ends are the means of the clients' own."""
+    if len(found) == 1:
+        return found[0]
+    value, low, high = (
+        sum(getattr(estimate, part) for estimate in found) / len(found) for part in ("value", "low", "high")
+    )
+    parts = tuple(estimate.basis for estimate in found if estimate.basis and estimate.basis.kind != "mean")
+    basis = Mean(value, found[0].n, parts) if len(parts) == len(found) else None
+    method = f"{found[0].method}, mean of {len(found)} clients"
+    return replace(found[0], value=value, low=low, high=high, method=method, basis=basis)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    return statistics.stdev(values) if len(values) > 1 else 0.0

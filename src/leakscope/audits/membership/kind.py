@@ -1,0 +1,97 @@
+"""The kind of audit that asks who was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from leakscope.audits.membership.found import MembershipFound
+from leakscope.audits.membership.page import tell
+from leakscope.audits.membership.recorded import RecordingAudit
+from leakscope.audits.membership.seeds import FEWEST
+from leakscope.audits.membership.simulated import MembershipAudit
+from leakscope.core.tables import construct
+from leakscope.results.cell import Cell, Table, words
+from leakscope.results.chapter import Chapter
+from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
+from leakscope.results.number import Number, of_scores, of_value, of_worth
+from leakscope.results.result import Result
+
+
+class MembershipKind:
+    """Who was trained on, told from what crossed the wire (paper 002)."""
+
+    found = MembershipFound
+
+    def ask(self, cell: Cell) -> Asked:
+        """The attacks are told of no defense; what the clients of a recording had in place nobody says."""
+        game = cell.game
+        shields = tuple(_inside((cell.defense, game.get("upload"))))
+        if (virtual := game.get("virtual", 1)) != 1:
+            shields += ({"name": "virtual clients", "in each": virtual},)
+        protected = None if "recording" in game else bool(shields)
+        return Asked(
+            secrets=("membership",),
+            questions=("membership",),
+            shields=shields,
+            protected=protected,
+            adaptive=None if protected is False else False,
+            attack=words(game.get("attacks", ())),
+        )
+
+    def check(self, world: World) -> None:
+        _audit(world).check(world)
+
+    def run(self, world: World) -> Measured[MembershipFound]:
+        return _audit(world).run(world)
+
+    def numbers(self, cell: Cell, found: MembershipFound, about: Number) -> Iterator[Number]:
+        """Of each attack the means over clients, then what it found of each client."""
+        for attempt in found.attacks:
+            attacked = replace(about, attack=attempt.name)
+            yield from of_scores(replace(attacked, part=attempt.name), attempt.scores)
+            for client in attempt.clients:
+                part = f"{attempt.name}, client {client.name}"
+                yield from of_scores(replace(attacked, part=part), client.scores)
+        if (promise := found.guarantee) is not None:
+            filtered = replace(about, about="bound", attack="", bound="upper", delta=promise.delta)
+            covers = "mean of clients" if promise.unit == "mean" else promise.covers
+            for part, value in (("replace", promise.replaced), ("add or remove", promise.added)):
+                yield from of_value(filtered, "epsilon", value, part=part, covers=covers)
+        yield from of_worth(about, found.utility)
+
+    def entries(self, found: MembershipFound) -> dict[str, TableEntry]:
+        entries = {"accuracy": TableEntry(found.utility.accuracy)} if found.utility.accuracy else {}
+        for attempt in found.attacks:
+            entries |= enter_scores(attempt.scores, None, f"{attempt.name} ")
+        return entries
+
+    def headline(self, cell: Cell, found: MembershipFound) -> str:
+        """Of every attack, unless too few non-members were judged to say what it finds."""
+        hits = [(a.name, a.scores.tpr_at_1, a.scores.auroc) for a in found.attacks]
+        if found.judged < FEWEST:
+            return "; ".join(
+                f"{name} ranks members with AUROC {area.value:.2f}" for name, _, area in hits if area
+            )
+        return "; ".join(
+            f"{name} finds {rate.value:.0%} of members at 1% false alarms" for name, rate, _ in hits if rate
+        )
+
+    def tell(self, results: Sequence[Result[MembershipFound]]) -> Chapter:
+        return tell(results)
+
+
+def _audit(world: World) -> MembershipAudit | RecordingAudit:
+    audit: MembershipAudit | RecordingAudit = construct(world.cell.game, "audit", trusted=world.trusted)
+    return audit
+
+
+def _inside(tables: Sequence[object]) -> Iterator[Table]:
+    """Every defense among them, and those inside others."""
+    for table in tables:
+        if isinstance(table, Mapping) and table.get("name"):
+            yield dict(table)
+            yield from _inside([*(table.get("defenses") or ()), table.get("defense")])
+
+
+KIND = MembershipKind()

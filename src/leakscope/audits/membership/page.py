@@ -1,0 +1,223 @@
+"""What a page says of federations: who was trained on, told by which attack, how surely, and what the
+adversary was assumed to see and know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from markupsafe import Markup
+
+from leakscope.audits.membership import rows
+from leakscope.audits.membership.found import MembershipFound
+from leakscope.audits.membership.recorded import RecordingAudit
+from leakscope.audits.membership.seeds import FEWEST, watches
+from leakscope.audits.membership.view import CHANCE, SEVERE, SUBSTANTIAL, ClientReading, Federation, Watch
+from leakscope.report import plot
+from leakscope.report.pages import fill, marked, number, percent, plural, spoken
+from leakscope.results.averages import Average, needed
+from leakscope.results.cell import Cell
+from leakscope.results.chapter import LEAKS, SEVERITIES, Chapter, Verdict
+from leakscope.results.result import Result
+
+ABOUT = "who was trained on"
+FIGURES = 12  # federations that get a figure, the worst first, so that a large grid stays one readable page
+LEAST = 99  # held-out records, so that one in a hundred can be told apart
+RULES = {
+    "severe": f"the lower limit of the members found at 1% false alarms is {SEVERE:.0%} or more: drawn at "
+    f"equal odds, ten of eleven records it names are members",
+    "substantial": f"the lower limit is between {SUBSTANTIAL:.0%} and {SEVERE:.0%}",
+    "ranking": "the interval includes 1%, or too few non-members were judged to tell, but that of AUROC does "
+    "not include 0.5",
+    "slight": f"the lower limit is above 1%, what guessing finds, and below {SUBSTANTIAL:.0%}",
+    "inconclusive": f"the interval includes 1% and reaches {SUBSTANTIAL:.0%} or more; or fewer than {FEWEST} "
+    f"non-members were judged; or something speaks against what was looked at",
+    "none": f"the interval includes 1% and stays below {SUBSTANTIAL:.0%}",
+    "failed": "there is no measurement, so nothing can be said",
+}
+CHOICE = (
+    "Who was trained on: by the strongest attack that is told no member, or by one that is told some where "
+    "no other finds any; in the mean over clients, or at a client whose word is worse"
+)
+ASSUMED = (
+    '<p class="soft">Who was trained on: what an adversary sees and knows stands with its federation.</p>'
+)
+LIMITS = (
+    "Members were told from records that are like theirs in kind. Records of another kind would be told "
+    "apart for what they are, not for who was trained on.",
+    "A client's records are averaged over. An unusual record can be found more surely than the average.",
+    "The strongest of several attacks is shown, and its interval does not allow for the choice.",
+)
+
+
+def tell(results: Sequence[Result[MembershipFound]]) -> Chapter:
+    """The federations of all results, the worst dataset first."""
+    every = watches(results)
+    federations = [federation for watch in every for federation in watch.federations]
+    lost = sum(not federation.attacks for federation in federations)
+    failed = f"; {plural(lost, 'federation')} failed" if lost else ""
+    ordered = sorted(federations, key=lambda federation: federation.worst_first)
+    drawn = list(dict.fromkeys(one.number for one in (*(watch.worst for watch in every), *ordered)))[:FIGURES]
+    return Chapter(
+        lead=f"{plural(len(federations), 'federation')} audited for {ABOUT}{failed}.",
+        verdicts=tuple(_verdict(watch, f"members-{i}") for i, watch in enumerate(every, 1)),
+        body=fill(
+            "membership/page.html",
+            watches=every,
+            rows=rows,
+            drawn=drawn,
+            icon=marked(plot.severity),
+            roc=marked(plot.roc),
+        ),
+        rules=(CHOICE, RULES),
+        assumed=Markup(ASSUMED),
+        limits=LIMITS,
+        remarks=tuple(dict.fromkeys(remark for result in results for remark in _remarks(result))),
+        settings=len(federations),
+    )
+
+
+def _verdict(watch: Watch, anchor: str) -> Verdict:
+    """What the worst federation on one dataset gives away, and what the best defense leaves of it."""
+    worst = watch.worst
+    deciding = worst.deciding
+    if deciding is None:
+        sentence = f"Nothing is known of {ABOUT} from the updates of this federation: the measurement failed."
+        return Verdict("failed", ABOUT, watch.data, sentence, tuple(_notes(watch)), anchor)
+    return Verdict(
+        severity=deciding.severity,
+        about=ABOUT,
+        data=watch.data,
+        sentence=_sentence(worst),
+        notes=tuple(_notes(watch)),
+        anchor=anchor,
+        order=-deciding.worst_first[1],
+        attack=deciding.attack,
+        measure="auroc" if deciding.ranks else "tpr_at_1%",
+        average=deciding.auroc if deciding.ranks else deciding.found,
+        guessing=0.5 if deciding.ranks else CHANCE,
+        defense=worst.shield,
+        utility=worst.utility.accuracy,
+    )
+
+
+def _sentence(federation: Federation) -> str:
+    """What the strongest attack finds in the mean, and at the worst client where that is worse."""
+    attack, site, judged = federation.strongest, federation.exposed, federation.founds[0].judged
+    someone = f"With {federation.defense}, someone" if federation.defense else "Someone"
+    taught = " and is told half of the members" if attack.taught else ""
+    whose = "its" if federation.seen == "uploads" else "their"
+    found = _finding(attack, f"{whose} {_own(federation)} records", judged)
+    sentence = f"{someone} who sees {_watcher(federation)}{taught} {found}"
+    if site:
+        lead = "Most at client" if site.severity in LEAKS else "Least is known of client"
+        told = ", told half of the members," if site.taught else ""
+        finding = _finding(site, f"its {plural(site.members, 'record')}", judged)
+        sentence += f" {lead} {site.client}: {site.attack}{told} {finding}"
+    return sentence
+
+
+def _finding(reading: ClientReading, records: str, judged: int) -> str:
+    """What is found, or that too few non-members were judged to say it; and the ranking where that tells."""
+    if reading.few:
+        text = (
+            f"finds an unknown share of {records}: there is {rows.NOT_ENOUGH}, as 1% false alarms take "
+            f"{FEWEST} judged non-members and there were {judged}."
+        )
+    else:
+        right, between, chance = spoken(reading.found, CHANCE)
+        text = (
+            f"finds {right} of {records} ({_level(reading.found)} interval {between}) while wrongly naming 1 "
+            f"in 100 others; guessing finds {chance}."
+        )
+    if reading.severity == "ranking":
+        a = reading.auroc
+        text += (
+            f" Its ranking tells members from others: AUROC {number(a.value)} ({_level(a)} "
+            f"interval {number(a.low)} to {number(a.high)})."
+        )
+    return text
+
+
+def _notes(watch: Watch) -> Iterator[str]:
+    """What belongs to the verdict of one dataset."""
+    worst, best = watch.worst, watch.best_defended
+    for seed, reason in worst.failures:
+        yield f"Seed {seed} failed{' and is in no number here' if worst.attacks else ''}: {reason}"
+    if worst.severity not in LEAKS:
+        yield from worst.doubts
+    if worst.attacks and not worst.sites and worst.strongest.games > 1:
+        yield "What was found of single clients was not kept: one may be worse off than the mean. Audit anew."
+    if best and best.number != worst.number:
+        least = f" That is the least of {len(watch.defended)} defended federations seen in the same way."
+        free, cost = watch.undefended(best), ""
+        if best.utility.accuracy and free and free.utility.accuracy:
+            accuracies = (percent(one.utility.accuracy.value) for one in (best, free) if one.utility.accuracy)
+            cost = " Task accuracy {}, without defense {}.".format(*accuracies)
+        yield (
+            f"{_sentence(best)} ClientReading: {SEVERITIES[best.severity].lower()}."
+            f"{least if len(watch.defended) > 1 else ''}{cost}"
+        )
+    lost = len(watch.federations) - len(watch.measured)
+    if lost and worst.attacks:
+        are = "is" if lost == 1 else "are"
+        yield f"{plural(lost, 'further federation')} failed and {are} not part of this."
+
+
+def _watcher(federation: Federation) -> str:
+    found = federation.founds[0]
+    rounds = plural(found.rounds, "round")
+    if found.seen == "sum":
+        return f"only the sum of {plural(found.clients, 'client')}' updates of {rounds}"
+    models = found.seen == "broadcast"
+    return f"only the global models of {rounds}" if models else f"one client's updates of {rounds}"
+
+
+def _own(federation: Federation) -> str:
+    """How many records a member is sought among: one client's, or all of them."""
+    found = federation.founds[0]
+    if found.seen != "uploads":
+        return f"{found.members:,}"
+    dealt = not federation.recorded and federation.cell.game.get("how", "iid") == "iid"
+    roughly = "" if found.clients == 1 or dealt else "roughly "
+    return f"{roughly}{round(found.members / found.clients):,}"
+
+
+def _level(average: Average) -> str:
+    return f"{100 * average.level:.4g}%"
+
+
+def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
+    """What is easily overlooked about the audit of a federation."""
+    found, cell = result.found, result.cell
+    if cell.note:
+        yield cell.note
+    if found is None or result.error:
+        return
+    worth = found.utility
+    if worth.accuracy and worth.majority is not None and worth.accuracy.low <= worth.majority:
+        yield (
+            "the federation's model is not clearly better than always saying the most frequent label; one "
+            "that has learned more may give away more."
+        )
+    if found.held < LEAST:
+        yield (
+            f"the test at 1% was left out: its threshold takes {LEAST} records of nobody, and there were "
+            f"{found.held}{_in_all(cell, LEAST, held=True)}."
+        )
+    drawn, wanted = cell.trials - cell.trials // 2, needed(0.95, 0.01)
+    if found.judged < wanted:
+        way = f"; raise --trials to {2 * wanted}" if drawn < wanted else _in_all(cell, wanted, held=False)
+        yield (
+            f"a lower limit of what is found at 1% false alarms takes {wanted} judged records of nobody, and "
+            f"there were {found.judged}{way}."
+        )
+
+
+def _in_all(cell: Cell, wanted: int, *, held: bool) -> str:
+    """How many candidates of nobody the audit of a recording needs for so many held out, or judged."""
+    if "recording" not in cell.game:
+        return ""
+    known, kept = (cell.game.get(name, getattr(RecordingAudit, name)) for name in ("known", "held"))
+    share = kept if held else 1 - known - kept
+    return f"; give {math.ceil(wanted / share - 1e-9)} candidates of nobody or more"

@@ -1,0 +1,166 @@
+"""The results of a cell over its seeds, and the cells on one dataset, as a page has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import count
+
+from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound
+from leakscope.audits.membership.view import (
+    ASIDE,
+    SHIELDS,
+    AttackOverSeeds,
+    Federation,
+    Site,
+    Watch,
+    pick_strongest,
+)
+from leakscope.core.nouns import Estimate
+from leakscope.measures.success import over_seeds
+from leakscope.results.averages import Average, average, mean, mean_roc
+from leakscope.results.cell import Table, differences, stable
+from leakscope.results.kind import by_cell
+from leakscope.results.result import Result
+from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
+
+FEWEST = 100  # non-members, of whom 1% is one
+AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lower it too
+
+
+def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
+    """The audits of federations by dataset, the worst first."""
+    groups: dict[str, list[Federation]] = {}
+    for runs in by_cell(results):
+        data = runs[0].cell.data
+        groups.setdefault(stable([data.get("name"), data.get("path")]), []).append(_federation(runs))
+    every = [Watch(group[0].cell.source, tuple(_order(group))) for group in groups.values()]
+    every.sort(key=lambda watch: watch.worst.worst_first)
+    numbers = count(1)
+    return [
+        replace(watch, federations=tuple(replace(one, number=next(numbers)) for one in watch.federations))
+        for watch in every
+    ]
+
+
+def _order(group: Sequence[Federation]) -> list[Federation]:
+    """Kin together, the worst kin first; in each, no defense before the defenses."""
+    kin: dict[str, list[Federation]] = {}
+    for one, differs in zip(group, differences([_settings(one) for one in group], ()), strict=True):
+        kin.setdefault(one.victim, []).append(replace(one, differs=differs))
+    families = sorted(kin.values(), key=lambda family: min(one.worst_first for one in family))
+    return [
+        one
+        for family in families
+        for one in sorted(family, key=lambda one: (bool(one.defense), one.worst_first))
+    ]
+
+
+def _settings(one: Federation) -> Table:
+    """Of a cell, what may tell federations apart beside their defense and what is seen of them."""
+    said = (*SHIELDS, "seen", "centred", "digest", "records", "recording", "name", "attacks")
+    game = {key: value for key, value in one.cell.game.items() if key not in said}
+    cell = {key: value for key, value in one.cell.described.items() if key not in (*ASIDE, "data")}
+    both = {key: value for key, value in (cell | game).items() if value is not None}
+    return both | ({"recording": one.recorded} if one.recorded else {})
+
+
+def _federation(results: Sequence[Result[MembershipFound]]) -> Federation:
+    runs = [(result.key, result.found) for result in results if result.found and not result.error]
+    founds = tuple(found for _, found in runs)
+    utility = average_worth([found.utility for found in founds])
+    doubts = tuple(_doubts(founds, utility))
+    few = min((found.judged for found in founds), default=0) < FEWEST
+    tables = list(zip(*(found.attacks for found in founds), strict=True))
+    return Federation(
+        cell=results[0].cell,
+        keys=tuple(key for key, _ in runs),
+        founds=founds,
+        failures=tuple(
+            (result.seed, result.error or "nothing was measured")
+            for result in results
+            if result.error or not result.found
+        ),
+        attacks=tuple(_average_attack(same, few, not doubts) for same in tables),
+        sites=tuple(
+            sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
+        ),
+        utility=utility,
+        doubts=doubts,
+    )
+
+
+def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
+    """Why that nothing was found would say nothing."""
+    if utility.trained and utility.majority is not None and utility.trained.low <= utility.majority:
+        yield (
+            "The model is not clearly better on the clients' own records than always saying the most "
+            "frequent label. It has learned nothing yet, or the candidates are not coded as the clients' "
+            "records were."
+        )
+    agreements = [found.agreement for found in founds if found.agreement is not None]
+    if agreements and min(agreements) < AGREES:
+        yield (
+            "The recorded updates have little to do with the steps of the global model. Record each client's "
+            "parameters as it uploads them, in the round in which it does."
+        )
+
+
+def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> AttackOverSeeds:
+    """One attack over seeds."""
+    scores = average_scores([attempt.scores for attempt in same])
+    assert scores.tpr_at_1  # `MemberAttack` lets in none without
+    assert scores.auroc
+    first, games = same[0], min(attempt.games for attempt in same)
+    spreads = [dict(attempt.deviation.present()) for attempt in same] if games > 1 else [{}]
+    deviation = {
+        name: mean([spread[name] for spread in spreads])
+        for name in spreads[0]
+        if all(name in spread for spread in spreads)
+    }
+    return AttackOverSeeds(
+        attack=first.name,
+        taught=first.taught,
+        found=scores.tpr_at_1,
+        auroc=scores.auroc,
+        few=few,
+        sound=sound,
+        uses=first.uses,
+        label=first.label,
+        games=games,
+        scores=scores,
+        deviation=Scores[float].model_validate(deviation),
+        roc=mean_roc([attempt.roc for attempt in same if attempt.roc]),
+    )
+
+
+def _sites(tables: Sequence[Sequence[MemberAttack]], few: bool, sound: bool) -> Iterable[Site]:
+    """Each client that every seed watched, by the strongest attack on it."""
+    sites: dict[str, list[Site]] = {}
+    for same in tables:
+        every = [{client.name: client for client in attempt.clients} for attempt in same]
+        names = [name for name in every[0] if all(name in clients for clients in every)]
+        for name in names:
+            clients = [table[name] for table in every]
+            hits, area = (_widen(clients, measure, len(names)) for measure in ("tpr_at_1%", "auroc"))
+            members = min(client.members for client in clients)
+            site = Site(same[0].name, same[0].taught, hits, area, few, sound, name, members)
+            sites.setdefault(name, []).append(site)
+    return [pick_strongest(several) for several in sites.values()]
+
+
+def _widen(clients: Sequence[Client], measure: str, among: int) -> Average:
+    """A measure over seeds, at a level at which the intervals of so many clients hold together."""
+    estimates = [_widen_one(dict(client.scores.present())[measure], among) for client in clients]
+    known = MEASURES[measure]
+    whole = over_seeds(estimates, level=estimates[0].level, least=known.least, most=known.most)
+    plain = average(estimates, least=known.least, most=known.most)
+    return replace(plain, low=whole.low, high=whole.high, level=whole.level)
+
+
+def _widen_one(estimate: Estimate, among: int) -> Estimate:
+    error = (1 - estimate.level) / among
+    if estimate.basis is None:  # nothing is known of it, and its interval says so
+        return replace(estimate, low=0.0, high=1.0, level=1 - error)
+    low, high = estimate.basis.low(error / 2), estimate.basis.high(error / 2)
+    return replace(estimate, low=low, high=high, level=1 - error)

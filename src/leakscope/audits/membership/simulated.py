@@ -1,0 +1,247 @@
+"""A federation trained for its audit: dealt, trained, recorded, and attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import torch
+from torch import nn
+
+from leakscope.audits.membership.found import MembershipFound, Seen
+from leakscope.audits.membership.judged import (
+    Roster,
+    WatchedFederation,
+    check_attacks,
+    gather,
+    judge,
+    measure_worth,
+)
+from leakscope.audits.world import (
+    build_model,
+    count_parameters,
+    defend,
+    describe,
+    describe_model,
+    passes_whole,
+)
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.nouns import Attack, Defense, Params
+from leakscope.core.rng import seeded
+from leakscope.defenses.training import MixupMMD
+from leakscope.measures.accounting import Accounted, account_shown, account_training
+from leakscope.results.cell import Cell
+from leakscope.results.kind import Measured, World
+from leakscope.training import Local, federate, shards
+from leakscope.training.recording import Recorder, Recording
+
+
+@dataclass(frozen=True)
+class MembershipAudit:
+    """How well the updates of a federation tell who was trained on, client by client (paper 002).
+
+    ``clients`` hold ``size`` records each, dealt ``how`` `training.shards` does, and train as ``local``
+    says; the ``attacks`` are tried on ``scored`` of them (None: all). Of the records nobody trains on,
+    ``known`` are the adversary's own, ``held`` set the thresholds, ``validation`` are the clients' for a
+    defense that needs some, and the rest are judged. ``seen`` and ``centred`` are `RecordedChannel`'s;
+    the rest is `training.federate`'s.
+    """
+
+    attacks: tuple[Attack, ...]
+    local: Local
+    clients: int = 10
+    size: int = 300
+    scored: int | None = None
+    known: int = 600
+    held: int = 400
+    validation: int = 0
+    how: Literal["iid", "dirichlet", "user"] = "iid"
+    alpha: float = 0.5
+    column: str | None = None
+    seen: Seen = "uploads"
+    centred: bool = False
+    fraction: float = 1.0
+    weighted: bool = True
+    server_rate: float = 1.0
+    upload: Defense | None = None
+    virtual: int = 1
+    repartition: bool = False
+
+    kind = "membership"
+
+    def __post_init__(self) -> None:
+        require(len(self.attacks) > 0, "MembershipAudit.attacks", "at least one", self.attacks)
+        for name in ("clients", "size", "known", "held"):
+            require(getattr(self, name) >= 1, f"MembershipAudit.{name}", "at least 1", getattr(self, name))
+        require(self.validation >= 0, "MembershipAudit.validation", "at least 0", self.validation)
+        scored = self.clients if self.scored is None else self.scored
+        require(1 <= scored <= self.clients, "MembershipAudit.scored", "from 1 to all clients", scored)
+
+    def check(self, world: World) -> None:
+        """Refuse what these records or this model cannot give: clients train one step on two records."""
+        cell, rng = world.cell, seeded(world.seed, "check")
+        require(max(cell.observed) < cell.rounds, "observe", f"rounds from 1 to {cell.rounds}", cell.observe)
+        who, model, defense = self._prepare(world)
+        check_attacks(self.attacks, model, who)
+        self.federate(model, who.members, rounds=0, rng=rng, defense=defense)
+        few = [member.take(torch.arange(min(2, len(member)))) for member in who.members]
+        short = replace(self, local=replace(self.local, steps=1), virtual=1)
+        short.federate(model, few, rounds=1, rng=rng, defense=defense)
+
+    def run(self, world: World) -> Measured[MembershipFound]:
+        """What the attacks found of a federation that is trained for it, and what it learned itself."""
+        cell, seed = world.cell, world.seed
+        who, model, defense = self._prepare(world)
+        federation = record(
+            self, model, who, cell.rounds, cell.observed, defense=defense, rng=seeded(seed, "training")
+        )
+        with federation as (recording, history):
+            count = self.clients if self.seen != "uploads" else self.scored or self.clients
+            clients = tuple(str(c) for c in range(count))
+            rounds = cell.observed if self.seen == "broadcast" else ()  # no other uploads are recorded
+            watched = WatchedFederation(
+                recording, settle(model, history), clients, rounds, self.seen, self.centred
+            )
+            attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed)
+            utility = measure_worth(model, history[-1], who)
+            found = gather(attempts, watched, who, trials=cell.trials, utility=utility)
+        found = found.model_copy(update={"guarantee": self._account(cell, model)})
+        return Measured(found, describe(world.records), describe_model(world, model))
+
+    def _prepare(self, world: World) -> tuple[Roster, nn.Module, Defense]:
+        """Who is who, the model before it is trained, and the defense with records of the clients' own if it
+        needs some that are held out."""
+        defense = defend(world)
+        who = roster(self, world.records, seeded(world.seed, "split"))
+        model = build_model(world, who.members[0], defense)
+        if isinstance(defense, MixupMMD) and defense.held is None:
+            defense = replace(defense, held=who.validation)
+        return who, model, defense
+
+    @property
+    def federate(self) -> Callable[..., tuple[Params, ...]]:
+        """`training.federate` as it is asked for."""
+        return partial(
+            federate,
+            local=self.local,
+            fraction=self.fraction,
+            weighted=self.weighted,
+            server_rate=self.server_rate,
+            upload=self.upload,
+            virtual=self.virtual,
+            repartition=self.repartition,
+        )
+
+    def _account(self, cell: Cell, model: nn.Module) -> Accounted | None:
+        """What the filter on uploads is worth; nothing where something of the model passes it by. Whoever
+        sees a round sees a global model that comes from the uploads of all rounds before."""
+        if self.upload is None or not passes_whole(model):
+            return None
+        entries = count_parameters(model)
+        mechanism = self.upload.mechanism(1, entries)
+        if mechanism is not None and mechanism.unit == "mean":  # holds against nobody who sees uploads
+            return account_training(self.upload, records=1, batch=1, rounds=cell.rounds, entries=entries)
+        return account_shown(mechanism, releases=max(cell.observed) + 1, batch=1)
+
+
+def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roster:
+    """The records dealt, repetitions left out, scaled by the members' statistics."""
+    data = data.distinct()
+    apart = audit.known + audit.held + audit.validation
+    if audit.how == "user":
+        private, rest = _people_apart(data, audit, rng)
+    else:
+        order = torch.randperm(len(data), generator=rng)
+        wanted = audit.clients * audit.size
+        private, rest = data.take(order[:wanted]), data.take(order[wanted:])
+        if len(private) < wanted or len(rest) < apart + 2:
+            raise DataError(
+                f"{data.name}: {audit.clients} clients of {audit.size} records and {apart} records of "
+                f"nobody leave {len(data) - wanted - apart} of {len(data)} different records to judge; ask "
+                f"for fewer."
+            )
+    size = None if audit.how == "user" else audit.size
+    members = shards(
+        private, audit.clients, rng, how=audit.how, alpha=audit.alpha, column=audit.column, size=size
+    )
+    cuts = rest.take(torch.randperm(len(rest), generator=rng))
+    sizes = (audit.known, audit.held, audit.validation, len(rest) - apart)
+    known, held, validation, others = (
+        cuts.take(part).standardised(private) for part in torch.arange(len(rest)).split(sizes)
+    )
+    scaled = tuple(member.standardised(private) for member in members)
+    return Roster(scaled, known, held, others, validation if audit.validation else None)
+
+
+def _people_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> tuple[Dataset, Dataset]:
+    """Whole people are members or not; as many as it takes for the non-members, and two judged, are not."""
+    if audit.column is None:
+        raise ArgumentError("MembershipAudit.column must name the column of people where how is 'user'.")
+    codes = data.secret(audit.column)
+    people = codes.unique()
+    people = people[torch.randperm(len(people), generator=rng)]
+    counts = torch.bincount(codes)[people].cumsum(0)
+    apart = audit.known + audit.held + audit.validation + audit.size
+    cut = int((counts < apart).sum()) + 1
+    if len(people) - cut < audit.clients:
+        raise DataError(
+            f"{data.name}: {apart} records of nobody take {cut} of the {len(people)} values of "
+            f"{audit.column!r} and leave fewer than {audit.clients} for the clients; ask for fewer."
+        )
+    outside = torch.isin(codes, people[:cut])
+    return data.take((~outside).nonzero()[:, 0]), data.take(outside.nonzero()[:, 0])
+
+
+@contextmanager
+def record(
+    audit: MembershipAudit,
+    model: nn.Module,
+    who: Roster,
+    rounds: int,
+    observed: Sequence[int],
+    *,
+    defense: Defense,
+    rng: torch.Generator,
+) -> Iterator[tuple[Recording, tuple[Params, ...]]]:
+    """The federation, trained: what was observed of it as a recording that goes with the block."""
+    with TemporaryDirectory() as folder:
+        recorder = Recorder(Path(folder) / "run", model, model_name=type(model).__name__)
+        scored = audit.clients if audit.seen == "sum" else audit.scored or audit.clients
+        observer = _Observer(recorder, frozenset(observed), scored)
+        history = audit.federate(
+            model, who.members, rounds=rounds, rng=rng, defense=defense, recorder=observer
+        )
+        yield Recording(Path(folder) / "run"), history
+
+
+@dataclass(frozen=True, eq=False)
+class _Observer:
+    """Records what is observed, and nothing else: the chosen rounds and what they lead to."""
+
+    recorder: Recorder
+    rounds: frozenset[int]
+    clients: int
+
+    def global_model(self, r: int, params: Params) -> None:
+        if r in self.rounds or r - 1 in self.rounds:
+            self.recorder.global_model(r, params)
+
+    def update(
+        self, r: int, client: int, params: Params, *, samples: int, rate: float | None, steps: int | None
+    ) -> None:
+        if r in self.rounds and client < self.clients:
+            self.recorder.update(r, client, params, samples=samples, rate=rate, steps=steps)
+
+
+def settle(model: nn.Module, history: Sequence[Params]) -> nn.Module:
+    """The model as candidates are passed through it: in evaluation mode, with the last statistics."""
+    still = deepcopy(model).eval()
+    still.load_state_dict({**still.state_dict(), **history[-1]})
+    return still

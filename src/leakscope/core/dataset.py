@@ -1,0 +1,307 @@
+"""Records: a table, images, texts or features, the task's label, and what is private about each."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from leakscope.core.errors import ArgumentError, DataError
+
+TRAIN, PUBLIC = 5_000, 1_000  # paper 000, section 5.1.4
+SHADOW_SHARE = 0.4  # of the rarest secret value that may become public by default
+TRAIN_SHARE = 0.7  # of what is not public that becomes private by default
+FEW = 5  # a value of fewer records, or a count below this, may point at a person: no result tells it
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table and the positions ``start:stop`` it takes in ``x``."""
+
+    name: str
+    start: int
+    stop: int
+    values: tuple[str, ...] = ()  # the categories, or a text's vocabulary; empty for a number
+    standardised: bool = True  # False for what stays as it is: dummies, words, numbers scaled before
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.stop:
+            raise ArgumentError(
+                f"Column {self.name!r} must take at least one position, got {self.start}:{self.stop}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Records, the task's label, and what is private about each.
+
+    ``x`` (n, ...) float, or int64 where it numbers the words of texts, ``y`` (n,) integer labels,
+    ``private`` column -> (n,) integer codes. ``columns`` says where a table's columns stand in ``x``
+    and names the words of texts (empty for images and features); ``values`` names the codes of the
+    label and of the private columns, for people to read. ``scaling`` tells records that were standardised
+    by others apart.
+    """
+
+    x: Tensor
+    y: Tensor
+    private: Mapping[str, Tensor]
+    name: str = "data"
+    columns: tuple[Column, ...] = ()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    label: str = "label"
+    scaling: str = ""  # the fingerprint of what the records were standardised by, if they were
+
+    def __post_init__(self) -> None:
+        for name, column in {self.label: self.y, **self.private}.items():
+            if len(column) != len(self.x):
+                raise DataError(
+                    f"{self.name}: column {name!r} has {len(column)} rows where x has {len(self.x)}."
+                )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(size) for size in self.x.shape[1:])
+        task = f"{self.label}, {self.classes} classes"
+        secrets = ", ".join(self.private) or "none"
+        return (
+            f"{self.name}: {len(self):,} records of {shape} inputs\ntask: {task}\nprivate columns: {secrets}"
+        )
+
+    @property
+    def digest(self) -> str:
+        """Equal for the same records, whatever file they came from. It can be guessed: what is stored is
+        `fingerprints.keyed` of it."""
+        found = hashlib.sha256()
+        for tensor in (self.x, self.y, *self.private.values()):
+            found.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
+            found.update(tensor.contiguous().numpy().data)
+        return found.hexdigest()[:16]
+
+    @property
+    def hashes(self) -> list[str]:
+        """Each record's own: equal for records of equal input and label."""
+        flat = self.x.flatten(1).numpy()
+        pairs = zip(flat, self.y.numpy(), strict=True)
+        return [hashlib.sha256(row.tobytes() + label.tobytes()).hexdigest()[:16] for row, label in pairs]
+
+    @property
+    def classes(self) -> int:
+        """How many labels the task has: the named ones, or the largest code plus one."""
+        return len(self.values.get(self.label, ())) or int(self.y.max()) + 1
+
+    def secret(self, name: str) -> Tensor:
+        """The codes of a private column."""
+        if name not in self.private:
+            raise DataError(
+                f"{self.name} has no private column {name!r}; it has: {', '.join(self.private) or 'none'}."
+            )
+        return self.private[name]
+
+    def value_names(self, name: str) -> tuple[str, ...]:
+        """The words for a private column's codes."""
+        named = self.values.get(name, ())
+        count = max(int(self.secret(name).max()) + 1, len(named))
+        return tuple(named[i] if i < len(named) else str(i) for i in range(count))
+
+    def told_names(self, name: str, *others: Dataset) -> tuple[str, ...]:
+        """The words for a private column's codes as results tell them: a value that fewer than `FEW` of these
+        and the ``others`` records have is not named."""
+        names = self.value_names(name)
+        counts = sum(torch.bincount(part.secret(name), minlength=len(names)) for part in (self, *others))
+        rare = (torch.as_tensor(counts) < FEW).long()
+        places = (rare.cumsum(0) * rare).tolist()
+        return tuple(f"rare value {i}" if i else name for i, name in zip(places, names, strict=True))
+
+    def positions(self, *names: str) -> Tensor:
+        """The positions in ``x`` of the named columns; ``"*"`` stands for all of them."""
+        known = {column.name: column for column in self.columns}
+        wanted = list(known) if "*" in names else names
+        for name in wanted:
+            if name not in known:
+                raise DataError(
+                    f"{self.name} has no column {name!r} in x; it has: {', '.join(known) or 'none'}."
+                )
+        spans = [torch.arange(known[name].start, known[name].stop) for name in wanted]
+        return torch.cat(spans) if spans else torch.arange(0)
+
+    def has(self, name: str) -> bool:
+        """Whether a column stands inside ``x`` (an attribute) or only beside it (a property)."""
+        return any(column.name == name for column in self.columns)
+
+    def take(self, rows: Tensor) -> Dataset:
+        """These rows, in this order."""
+        private = {name: codes[rows] for name, codes in self.private.items()}
+        return replace(self, x=self.x[rows], y=self.y[rows], private=private)
+
+    def distinct(self) -> Dataset:
+        """The records without repetitions, the first of equal ones kept."""
+        first = {key: i for i, key in reversed(list(enumerate(self.hashes)))}
+        return self.take(torch.tensor(sorted(first.values()), dtype=torch.long))
+
+    def frequent(self, column: str, least: int) -> Dataset:
+        """The records whose value of a private column has at least so many records."""
+        codes = self.secret(column)
+        counts = torch.bincount(codes)
+        return self.take((counts[codes] >= least).nonzero()[:, 0])
+
+    def without(self, *names: str) -> Dataset:
+        """The same records with these columns taken out of ``x``; as private columns they stay."""
+        gone = {int(i) for i in self.positions(*names)}
+        kept = [i for i in range(self.x.shape[1]) if i not in gone]
+        if not kept:
+            raise DataError(f"{self.name}: taking out {', '.join(names)} leaves no column in x.")
+        columns, start = [], 0
+        for column in self.columns:
+            if column.name not in names:
+                width = column.stop - column.start
+                columns.append(replace(column, start=start, stop=start + width))
+                start += width
+        return replace(self, x=self.x[:, kept], columns=tuple(columns))
+
+    def standardised(self, by: Dataset) -> Dataset:
+        """These records scaled by the mean and standard deviation of others, dummies and words left alone."""
+        if not self.x.is_floating_point():  # the numbers of words have no scale
+            return self
+        shift, scale = statistics(by)
+        numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
+        known = hashlib.sha256(self.scaling.encode() + numbers.tobytes()).hexdigest()[:16]
+        return replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
+
+    def split(
+        self,
+        rng: torch.Generator,
+        *,
+        secret: str | None = None,
+        by: str | None = None,
+        train: int | None = None,
+        public: int | None = None,
+        standardise: bool = True,
+    ) -> tuple[Dataset, Dataset, Dataset]:
+        """Private training, test and public records, disjoint, scaled by training statistics.
+
+        The public records are balanced over ``secret``. With ``by="speaker"`` people are split,
+        not records, and ``train`` and ``public`` count people. Sizes left out are the paper's
+        (5,000 and 1,000 records), or what a smaller table allows.
+        """
+        rows = (
+            _rows_by_person(self, by, rng, train=train, public=public)
+            if by is not None
+            else _rows_by_record(self, secret, rng, train=train, public=public)
+        )
+        parts = [self.take(part) for part in rows]
+        for part, role in zip(parts, ("training", "test", "public"), strict=True):
+            if len(part.y.unique()) < 2:
+                raise DataError(
+                    f"{self.name}: the {role} split of {len(part)} records has a single value of "
+                    f"label {self.label!r}; give more records or another label.",
+                    public=f"the {role} split has a single value of label {self.label!r}; give more records "
+                    f"or another label.",
+                )
+        if standardise:
+            parts = [part.standardised(parts[0]) for part in parts]
+        return parts[0], parts[1], parts[2]
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Batches drawn from ``data``: ``rows`` (trials, k) are indices, so that whatever is
+    computed per record is computed once, however often a record is drawn."""
+
+    data: Dataset
+    rows: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        return f"{len(self):,} batches of {self.rows.shape[-1]} records of {self.data.name}"
+
+
+def joined(parts: Sequence[Dataset]) -> Dataset:
+    """All records in one, under the name of the first."""
+    first = parts[0]
+    private = {name: torch.cat([part.private[name] for part in parts]) for name in first.private}
+    x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    return replace(first, x=x, y=y, private=private)
+
+
+def _shuffled(n: int, rng: torch.Generator) -> Tensor:
+    return torch.randperm(n, generator=rng)
+
+
+def _rows_by_record(
+    data: Dataset,
+    secret: str | None,
+    rng: torch.Generator,
+    *,
+    train: int | None,
+    public: int | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    order = _shuffled(len(data), rng)
+    codes = data.secret(secret)[order] if secret else torch.zeros(len(data), dtype=torch.long)
+    groups = [order[codes == code] for code in codes.unique()]
+    if secret and len(groups) < 2:
+        raise DataError(f"{data.name}: secret {secret!r} has one value only; there is nothing to infer.")
+    rarest = min(len(group) for group in groups)
+    each = (public if public is not None else PUBLIC) // len(groups)
+    if public is None:
+        each = min(each, int(rarest * SHADOW_SHARE))
+    if not secret and not 1 <= each < rarest:
+        raise DataError(
+            f"{data.name}: {each} public records were asked of {rarest} in all; ask for fewer public records."
+        )
+    if not 1 <= each < rarest:
+        raise DataError(
+            f"{data.name}: {each} public records for each value of {secret!r} were asked, and the rarest "
+            f"value has {rarest} records in all; ask for fewer public records or merge rare values.",
+            public=f"the rarest value of {secret!r} has too few records for the public ones that were asked; "
+            f"ask for fewer public records or merge rare values.",
+        )
+    shadow = torch.cat([group[:each] for group in groups])
+    rest = torch.cat([group[each:] for group in groups])
+    rest = rest[_shuffled(len(rest), rng)]
+    size = train if train is not None else min(TRAIN, int(len(rest) * TRAIN_SHARE))
+    if not 2 <= size <= len(rest) - 2:
+        raise DataError(
+            f"{data.name}: {size} training records were asked where {len(rest)} are not public, and the "
+            f"test split needs at least 2; ask for fewer.",
+            public="more training records were asked than there are beside the public ones; ask for fewer.",
+        )
+    return rest[:size], rest[size:], shadow[_shuffled(len(shadow), rng)]
+
+
+def _rows_by_person(
+    data: Dataset, by: str, rng: torch.Generator, *, train: int | None, public: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    people = data.secret(by).unique()
+    people = people[_shuffled(len(people), rng)]
+    private = train if train is not None else len(people) // 6  # 15 of CREMA-D's 91
+    shadow = public if public is not None else len(people) // 3
+    if private < 2 or shadow < 2 or private + shadow >= len(people):
+        raise DataError(
+            f"{data.name}: {private} private and {shadow} public values of {by!r} were asked of "
+            f"{len(people)}; each needs at least 2 and at least 1 must remain for the test split."
+        )
+    parts = people[:private], people[private + shadow :], people[private : private + shadow]
+    rows = [torch.isin(data.secret(by), part).nonzero()[:, 0] for part in parts]
+    train_rows, test_rows, public_rows = (part[_shuffled(len(part), rng)] for part in rows)
+    return train_rows, test_rows, public_rows
+
+
+def statistics(train: Dataset) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation to scale by: per column of a table, per channel of images."""
+    x = train.x.double()
+    over = (0, *range(2, x.dim()))
+    mean, std = x.mean(over, keepdim=True), x.std(over, correction=0, keepdim=True)
+    scaled = torch.ones(x.shape[1], dtype=torch.bool)
+    for column in train.columns:
+        scaled[column.start : column.stop] = column.standardised
+    scaled = scaled.view(mean.shape)
+    mean = torch.where(scaled, mean, 0.0)
+    std = torch.where(scaled & (std > 1e-12), std, 1.0)
+    return mean.to(train.x.dtype), std.to(train.x.dtype)

@@ -1,0 +1,70 @@
+"""What a guard is and what it says of itself: the secrets it hides, and how the game about each is played."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args, runtime_checkable
+
+import torch
+
+from leakscope.core.dataset import Dataset
+from leakscope.guards.batches import Aggregate
+from leakscope.guards.encoder import Guarded
+from leakscope.guards.trainer import Progress
+
+Secret = Literal["attribute", "property", "membership", "reconstruction"]
+SECRETS: tuple[Secret, ...] = get_args(Secret)
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A secret that a guard hides. ``lam`` is its weight, where that is one number. ``label_aware``: the
+    guard's own network takes the label too. The rest is about the subsets of a property: which ``value`` is
+    counted, which ``shares`` and ``sizes`` they have, and which ``aggregate`` of them is released."""
+
+    secret: Secret
+    column: str | None = None
+    lam: float | None = None
+    label_aware: bool = False
+    value: int = 0
+    shares: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5)
+    sizes: tuple[int, int] = (2, 100)
+    aggregate: Aggregate = "mean"
+
+
+@dataclass(frozen=True)
+class Strength:
+    """The one setting by which a guard is stronger or weaker, and usual values of it, weakest first."""
+
+    setting: str
+    values: tuple[float, ...]
+
+
+class Guard(Protocol):
+    """What trains an encoder; ``others`` are reference non-members. One that hides a secret of its own says
+    so by a method ``hides() -> tuple[Hidden, ...]``, one that can be tuned by a ``strength``."""
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded: ...
+
+
+@runtime_checkable
+class _Hides(Protocol):
+    def hides(self) -> tuple[Hidden, ...]: ...
+
+
+def hidden_by(guard: object) -> tuple[Hidden, ...]:
+    """The secrets that a guard says it hides: none for one that has no secret of its own."""
+    return guard.hides() if isinstance(guard, _Hides) else ()
+
+
+def strength_of(guard: object) -> Strength | None:
+    """The strength that a guard says it has, by an attribute ``strength``."""
+    own: Strength | None = getattr(guard, "strength", None)
+    return own

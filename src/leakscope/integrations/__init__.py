@@ -1,0 +1,1 @@
+"""Frameworks whose updates are recorded and defended."""

@@ -1,0 +1,274 @@
+"""Flower: write down what a live federation's server sees, and defend what its clients send.
+
+    strategy = recording_strategy(FedAvg(), "run", model=net, rate=0.1)       # in the ServerApp
+    app = ClientApp(mods=[defense_mod(Pruning(0.99))])                        # in the ClientApp
+
+The recording is what `leakscope.Recording` reads. Both are made for Flower's message API
+(``flwr.serverapp.strategy``, ``flwr.clientapp``), and neither changes what Flower does beyond that.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core.errors import DataError, MissingExtra, require
+from leakscope.core.nouns import Defense, Params
+from leakscope.core.rng import seeded
+from leakscope.training.recording import Recorder, Recording
+from leakscope.training.step import on_updates
+
+try:
+    from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+    from flwr.clientapp.typing import ClientAppCallable, Mod
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import Result, Strategy
+except ImportError as error:
+    raise MissingExtra(
+        'leakscope.integrations.flower needs Flower 1.38 or later; run: pip install "leakscope[flower]"'
+    ) from error
+
+__all__ = ["defense_mod", "recording_strategy"]
+
+SAMPLES = "num-examples"  # Flower's own key for the number of records a client trained on
+UPLOADS = "leakscope.uploads"  # where a client's state counts what it has sent
+
+
+def recording_strategy(
+    strategy: Strategy,
+    folder: str | Path,
+    *,
+    model: nn.Module | None = None,
+    model_name: str = "model",
+    rate: float | None = None,
+    local_steps: int | None = None,
+    client: str | None = None,
+) -> Strategy:
+    """The same strategy, which also writes every training round to ``folder``: the model that was
+    sent out, each reply as it came in, before the strategy can change it, and the final model as the
+    round after the last.
+
+    Give the outermost strategy, such as Flower's own differential privacy around FedAvg: what it
+    wraps sees clipped updates. ``model`` tells parameters from buffers and names arrays that were
+    sent as a list; without it every array is a layer. ``rate`` and ``local_steps`` are what the
+    clients train with, if they all do. A client is called by its node id or by what its reply says
+    under the key ``client``, in a metric or a config record. Replies that are errors, or that say
+    they trained on no record, are left out. A folder holds one run.
+    """
+    recorder = {"model_name": model_name, "rate": rate, "local_steps": local_steps}
+    return _Recorded(strategy, Path(folder), model, client, recorder)
+
+
+class _Recorded(Strategy):
+    """A strategy whose training rounds are written down; whatever it decides stays its own."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        folder: Path,
+        model: nn.Module | None,
+        client: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.strategy, self._folder, self._model, self._client = strategy, folder, model, client
+        self._options = options
+        self._recorder: Recorder | None = None
+        self._configure, self._aggregate = strategy.configure_train, strategy.aggregate_train
+
+    def start(self, *arguments: Any, **options: Any) -> Result:
+        """The strategy's own loop, which need not be Flower's, over the two recording methods."""
+        ours = {"configure_train": self.configure_train, "aggregate_train": self.aggregate_train}
+        vars(self.strategy).update(ours)
+        try:
+            result = self.strategy.start(*arguments, **options)
+        finally:
+            for name in ours:
+                del vars(self.strategy)[name]
+        if self._recorder is not None and result.arrays:
+            final = Recording(self._folder).rounds[-1] + 1
+            self._recorder.global_model(final, _tensors(result.arrays, self._model))
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = list(self._configure(server_round, arrays, config, grid))
+        if messages:
+            self._sent(server_round, messages)
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        replies = list(replies)
+        for reply in replies:
+            if not reply.has_error():
+                self._received(server_round, reply)
+        return self._aggregate(server_round, replies)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        self.strategy.summary()
+
+    def _sent(self, server_round: int, messages: list[Message]) -> None:
+        """The round's global model, taken from what is sent: it must be the same for every client."""
+        sent = [_model_in(message.content, f"the model for round {server_round}") for message in messages]
+        if any(other != sent[0] for other in sent[1:]):
+            raise DataError(
+                f"round {server_round} sends clients different models, and a recording has one global model "
+                f"per round; record a strategy that sends one, or write a recording per client with Recorder."
+            )
+        tensors = _tensors(sent[0], self._model)
+        if self._recorder is None:
+            for name, tensor in tensors.items():
+                if self._model is None and not tensor.is_floating_point():
+                    raise DataError(
+                        f"array {name!r} holds {tensor.dtype}, which no update can: it is no parameter; give "
+                        f"recording_strategy the model, so that it can tell parameters from buffers."
+                    )
+            layers = tensors if self._model is None else self._model
+            self._recorder = Recorder(self._folder, layers, writer="flower", **self._options)
+        if server_round in Recording(self._folder).rounds:  # clients of two runs would share a round
+            raise DataError(
+                f"folder {str(self._folder)!r} already holds round {server_round} of a run; choose another."
+            )
+        self._recorder.global_model(server_round, tensors)
+
+    def _received(self, server_round: int, reply: Message) -> None:
+        node = reply.metadata.src_node_id
+        whose = f"the reply of node {node} in round {server_round}"
+        tensors, samples = _tensors(_model_in(reply.content, whose), self._model), _samples(reply, whose)
+        if self._recorder is None:
+            raise DataError(f"{whose} answers no recorded round; call configure_train first.")
+        name = _said(reply.content, self._client) if self._client else None
+        if samples:
+            self._recorder.update(server_round, str(node if name is None else name), tensors, samples=samples)
+
+
+def defense_mod(defense: Defense, *, seed: int | None = None, scale: float = 1.0) -> Mod:
+    """A client mod that sends received − defended Γ in place of its parameters, for the update
+    Γ = received − trained of the message it answers; see `leakscope.defenses`.
+
+    The defense is given Γ / ``scale``, and ``scale`` times what it makes of it is sent. At 1 it acts
+    on the update itself: the standard deviation of `Noise` is then in units of parameters, and `Sign`
+    moves every parameter by 1 a round. The learning rate (times the local steps) as scale lets it act
+    on what one step's gradient is: `Sign` then moves parameters by that much.
+
+    Every floating-point array is defended, buffers included; metrics are sent as they are. Where
+    something does not fit, the client answers with an error and sends nothing. Noise is drawn from the
+    system by default. Whoever knows ``seed``, as the server does that ships the app, can take the noise
+    away: it is for experiments, where the n-th upload of a partition then has the same noise in every run.
+
+    What acts inside training (DPSGD, VIB) is refused: give it to the client's own training, such as
+    ``leakscope.training.fit(..., defense=...)``. Clipping and noising a whole update protects no single
+    record as DPSGD does, and is not offered under its name.
+    """
+    on_updates(defense, "defense_mod.defense")
+    require(0 < scale < float("inf"), "defense_mod.scale", "positive and finite", scale)
+
+    def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
+            return call_next(message, context)
+        received = _tensors(_model_in(message.content, "the message to train on"))  # the app may empty it
+        reply = call_next(message, context)
+        if reply.has_error():
+            return reply
+        if len(records := dict(reply.content.array_records)) != 1:
+            raise DataError(
+                f"a defended reply must hold one array record, as others would go out undefended, and it "
+                f"holds {len(records)}; send the parameters only."
+            )
+        ((key, record),) = records.items()
+        trained, rng = _tensors(record), _generator(seed, context)
+        samples = _samples(reply, "the client's reply")
+        sent = _defended(defense, received, trained, rng, scale=scale, batch=max(1, samples))
+        reply.content[key] = ArrayRecord(sent)
+        return reply
+
+    return mod
+
+
+def _defended(
+    defense: Defense, received: Params, trained: Params, rng: torch.Generator, *, scale: float, batch: int
+) -> dict[str, Tensor]:
+    """What is sent in place of ``trained``; an entry the defense leaves alone keeps its every bit."""
+    for name, tensor in trained.items():
+        shape = tuple(received[name].shape) if name in received else None
+        if shape != tuple(tensor.shape):
+            raise DataError(
+                f"array {name!r} has shape {tuple(tensor.shape)} in the reply and {shape} in the message it "
+                f"answers, so it has no update to defend; send back arrays that were received."
+            )
+    update = {
+        name: (received[name].double() - tensor.double())[None] / scale
+        for name, tensor in trained.items()
+        if tensor.is_floating_point()
+    }
+    released = defense.release(update, None, rng, batch=batch)
+    sent = dict(trained)
+    for name, before in update.items():
+        moved = (received[name].double() - scale * released[name][0]).to(trained[name].dtype)
+        sent[name] = torch.where(released[name][0] == before[0], trained[name], moved)
+    return sent
+
+
+def _generator(seed: int | None, context: Context) -> torch.Generator:
+    """Another one for every upload: noise that came twice would cancel in the difference of two."""
+    if seed is None:
+        return torch.Generator().manual_seed(secrets.randbits(63))
+    counted = context.state.config_records.get(UPLOADS, ConfigRecord({"n": 0}))
+    n = int(str(counted["n"]))
+    context.state[UPLOADS] = ConfigRecord({"n": n + 1})
+    return seeded(seed, "defense", str(context.node_config.get("partition-id", context.node_id)), n)
+
+
+def _model_in(content: RecordDict, whose: str) -> ArrayRecord:
+    """The one array record of a message, or of several the one with Flower's default name."""
+    records = dict(content.array_records)
+    if len(records) != 1 and "arrays" not in records:
+        raise DataError(
+            f"{whose} must hold one array record, or one called 'arrays', and it holds "
+            f"{', '.join(records) or 'none'}; name the parameters 'arrays'."
+        )
+    return records["arrays"] if "arrays" in records else next(iter(records.values()))
+
+
+def _tensors(record: ArrayRecord, model: nn.Module | None = None) -> dict[str, Tensor]:
+    """By Flower's own conversion, which never unpickles; a list of arrays gets the model's names."""
+    tensors = dict(record.to_torch_state_dict())
+    names = [] if model is None else list(model.state_dict())
+    numbered = [str(i) for i in range(len(names))]
+    return dict(zip(names, tensors.values(), strict=True)) if [*tensors] == numbered else tensors
+
+
+def _said(content: RecordDict, key: str) -> object:
+    """What a reply says under a key, a whole number as such; None if it says nothing."""
+    said: dict[str, object] = {}
+    for settings in content.config_records.values():
+        said.update(settings)
+    for metrics in content.metric_records.values():
+        said.update(metrics)
+    value = said.get(key)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _samples(reply: Message, whose: str) -> int:
+    said = _said(reply.content, SAMPLES)
+    if not isinstance(said, int) or isinstance(said, bool) or said < 0:
+        raise DataError(
+            f"{whose} must say in its metrics, under {SAMPLES!r}, how many records it trained on, got "
+            f"{said!r}; add MetricRecord({{{SAMPLES!r}: n}})."
+        )
+    return said

@@ -1,7 +1,0 @@
-"""Which layer of a model gives away what: with attacks, without, and after protecting it (paper 001)."""
-
-from __future__ import annotations
-
-from leakscope.localisation.audit import LayerAudit
-
-__all__ = ["LayerAudit"]

@@ -1,0 +1,142 @@
+"""Many runs on one page: of each the verdict that matters most, and whether it keeps to a declared risk
+appetite."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from leakscope.core import files
+from leakscope.core.errors import LeakscopeError, StoreError
+from leakscope.report import plot
+from leakscope.report.page import order_verdicts
+from leakscope.report.pages import fill, marked, number, percent
+from leakscope.results import gate, store
+from leakscope.results.cell import plan_of
+from leakscope.results.chapter import Verdict
+from leakscope.results.kind import chapters
+from leakscope.results.scores import MEASURES
+
+DECLARED = "appetite.toml"  # a risk appetite that lies in a results folder, or beside it
+HEADER = [
+    "run", "about", "reading", "strongest attack", "interval", "guessing", "defense", "task accuracy", "gate",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """One results folder: its worst verdict. Without a verdict nothing was run."""
+
+    title: str
+    folder: str
+    link: str  # of its report, from where the page lies; empty if there is none
+    verdict: Verdict | None
+    settings: int
+    failed: int  # results
+    results: int
+    missing: int = 0  # results that its plan asks for and nobody has run
+    gate: str = ""  # the verdict of the gate, in a word
+
+
+def name_measure(measure: str) -> str:
+    """A measure as people say it."""
+    return MEASURES[measure].title if measure in MEASURES else measure
+
+
+def say(verdict: Verdict) -> tuple[str, str, str]:
+    """Value, interval and guessing in words. A certified epsilon has no upper end and no guessing."""
+    if verdict.average is None:
+        return "–", "", "–"
+    average, known = verdict.average, MEASURES.get(verdict.measure)
+    if known is None:
+        return f"at least {number(average.low)}", f"at {percent(average.level, 0)} confidence", "–"
+    show = percent if known.percent else number
+    return show(average.value), f"{show(average.low)} to {show(average.high)}", show(verdict.guessing)
+
+
+def read_run(folder: Path, *, page: Path) -> Run:
+    """A results folder, seen from a page."""
+    plan, results = plan_of(store.plan(folder)), store.results(folder)
+    report = folder / "report.html"
+    link = os.path.relpath(report.resolve(), page.resolve().parent) if report.exists() else ""
+    told = chapters(results)
+    every = gate.complete(results, store.plan(folder))
+    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
+    return Run(
+        title=plan.name,
+        folder=folder.resolve().name,
+        link=quote(Path(link).as_posix()) if link else "",
+        verdict=verdicts[0] if verdicts else None,
+        settings=sum(chapter.settings for chapter in told),
+        failed=sum(bool(result.error) for result in results),
+        results=len(results),
+        missing=len(every) - len(results),
+    )
+
+
+def read_runs(folders: Sequence[Path], *, page: Path) -> tuple[list[Run], list[str]]:
+    """Every folder that can be read, and a sentence for each that cannot, or whose appetite cannot."""
+    runs: list[Run] = []
+    bad: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder, page=page))
+            runs[-1] = replace(runs[-1], gate=_gate(folder))
+        except LeakscopeError as error:
+            named = str(folder) in str(error)
+            bad.append(str(error) if named else f"{folder}: {error}")
+    return runs, bad
+
+
+def rows(runs: Sequence[Run]) -> list[list[str]]:
+    """The runs as the terminal shows them."""
+    lines = []
+    for run in runs:
+        verdict = run.verdict
+        if verdict is None:
+            lines.append([run.title, "nothing has been run yet", *["–"] * (len(HEADER) - 3), run.gate or "–"])
+            continue
+        value, between, base = say(verdict)
+        worth = percent(verdict.utility.value if verdict.utility else None)
+        attack, defense = f"{value} {name_measure(verdict.measure)}", verdict.defense or "none"
+        title, reading = f"{run.title} ({run.folder})", "; ".join([verdict.word.lower(), *_lost(run)])
+        lines.append([title, verdict.about, reading, attack, between, base, defense, worth, run.gate or "–"])
+    return lines
+
+
+def _lost(run: Run) -> list[str]:
+    """What the reading of a run does not cover."""
+    counts = ((run.failed, "failed"), (run.missing, "not run"))
+    return [f"{count} of {run.results + run.missing} {what}" for count, what in counts if count]
+
+
+def render(runs: Sequence[Run], bad: Sequence[str]) -> str:
+    """The page. All words from the data are escaped."""
+    return fill(
+        "/summary.html",
+        title="Summary of runs",
+        runs=runs,
+        bad=bad,
+        say=say,
+        called=name_measure,
+        icon=marked(plot.severity),
+    )
+
+
+def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:
+    """The page over all folders that can be read; refused where none can."""
+    runs, bad = read_runs(folders, page=page)
+    if not runs:
+        raise StoreError(" ".join(bad) or "a summary needs at least one results folder.")
+    files.write(page, render(runs, bad))
+    return runs, bad
+
+
+def _gate(folder: Path) -> str:
+    """By the appetite that is kept with the results, or lies in their folder, or beside it."""
+    places = (folder / gate.APPETITE, folder / DECLARED, folder.resolve().parent / DECLARED)
+    path = next((place for place in places if place.is_file()), None)
+    return gate.judge(gate.read(path), gate.read_results(folder)).combined if path else ""

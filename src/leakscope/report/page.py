@@ -1,0 +1,161 @@
+"""Results -> one self-contained HTML page: what leaks, how sure that is, and what was assumed.
+
+`render` is a function of its arguments alone: no clock, no file but the templates, so the same results always
+give the same page. `write` does it for a results folder. It knows no kind of audit by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leakscope.core import files
+from leakscope.measures.shuffled import SelfCheck
+from leakscope.report import answer as answers
+from leakscope.report import plot
+from leakscope.report.pages import fill, marked
+from leakscope.results import gate, number, store
+from leakscope.results.cell import plan_of, shown_plan, words
+from leakscope.results.chapter import SEVERITIES, Verdict
+from leakscope.results.kind import chapters, numbers
+from leakscope.results.result import Result, find_checks
+from leakscope.results.scores import FrozenModel
+
+CHECKS = 40  # self-checks that are listed
+LONGEST = 100_000  # characters of a plan that is quoted
+VERDICTS = 30  # that are listed before the rest is folded away
+ALWAYS = (
+    "An attack that succeeds shows that something leaks. One that fails does not show that nothing does: "
+    "every number is a lower bound on what a better attack could learn.",
+)
+CLOSING = "A defense is judged against the attack that was run. A proof, such as a differential privacy "
+CLOSING += "guarantee, holds against all of them."
+
+
+@dataclass(frozen=True)
+class Check:
+    """One self-check, and where it stands."""
+
+    cell: str
+    seed: int
+    where: str
+    result: SelfCheck
+
+
+def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
+    """Every self-check in the results, those that failed first."""
+    found = [
+        Check(result.cell.id or result.cell.game_name, result.seed, where, check)
+        for result in results
+        for where, check in find_checks(result.found)
+    ]
+    return sorted(
+        found,
+        key=lambda one: (
+            one.result.passed,
+            -one.result.alarms / one.result.shuffles,
+            *(one.cell, one.seed, one.where),
+        ),
+    )
+
+
+def order_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The worst first: the first of them is the page's answer."""
+    return sorted(verdicts, key=lambda verdict: verdict.worst_first)
+
+
+def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -> list[str]:
+    seeds = {result.seed for result in results}
+    limits = [*ALWAYS, *dict.fromkeys(own)]
+    limits.append(
+        "The intervals cover the chance of the trials, and of the seeds where there are several. They do not "
+        "cover other populations, other models or data that drifts."
+    )
+    if len(seeds) == 1:
+        limits.append(
+            "With one seed, one split and one trained model, the variation from training to training is not "
+            "covered."
+        )
+    if settings > 1:
+        limits.append(
+            f"Each interval stands alone. Among {settings} settings some will lie far out by chance, and the "
+            f"best or worst of them tends to look more extreme than it is."
+        )
+    return [*limits, CLOSING]
+
+
+def render(
+    results: Sequence[Result[Any]],
+    *,
+    plan: str,
+    title: str,
+    verdict: gate.GateVerdict | None = None,
+    wanted: int = 0,
+    answer: answers.Answer | None = None,
+) -> str:
+    """The page. Where fewer results are there than were ``wanted``, it says so."""
+    told = chapters(results)
+    settings = sum(chapter.settings for chapter in told)
+    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
+    checks = list_checks(results)
+    runs = [result for result in results if result.found is not None]
+    return fill(
+        "/page.html",
+        title=title,
+        plan=plan,
+        gate=gate.as_section(verdict) if verdict else None,
+        answer=answer,
+        chapters=told,
+        rules=dict(chapter.rules for chapter in told),
+        remarks=list(dict.fromkeys(remark for chapter in told for remark in chapter.remarks)),
+        verdicts=verdicts,
+        listed=VERDICTS,
+        failing=[check for check in checks if not check.result.passed],
+        checks=checks,
+        most=CHECKS,
+        missing=(len(results), wanted) if len(results) < wanted else None,
+        limits=_limits(results, (line for chapter in told for line in chapter.limits), settings),
+        seeds=sorted({result.seed for result in results}),
+        data=_distinct(run.made.records for run in runs),
+        models=_distinct(run.made.model for run in runs),
+        versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
+        codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
+        seconds=round(sum(run.made.seconds for run in runs)),
+        icon=marked(plot.severity),
+        severities=SEVERITIES,
+    )
+
+
+def quote_plan(text: str) -> str:
+    """A plan as others may see it; one that is too long for a page is named and not quoted."""
+    if len(text) <= LONGEST:
+        return shown_plan(text)
+    return (
+        f"# It has {len(text):,} characters, too many for this page: see plan.toml in the results folder.\n"
+    )
+
+
+def _distinct(items: Iterable[FrozenModel | None]) -> list[FrozenModel]:
+    return list(dict.fromkeys(item for item in items if item is not None))
+
+
+def write(folder: Path) -> Path:
+    """The page of a results folder, from its files alone, and the numbers behind it beside it."""
+    text, results = store.plan(folder), store.results(folder)
+    plan, page = plan_of(text), folder / "report.html"
+    title = plan.name if "name" in plan.model_fields_set else folder.name
+    html = render(
+        results,
+        plan=quote_plan(text),
+        title=title,
+        verdict=gate.judge_kept(folder),
+        wanted=len(store.asked(plan)),
+        answer=answers.load(folder),
+    )
+    files.write(page, html)
+    rows = [row for result in results for row in numbers(result)]
+    files.write(folder / "results.csv", number.as_csv(rows))
+    files.write(folder / "results.json", number.as_json(rows, title=title))
+    return page

@@ -1,0 +1,1 @@
+"""What was measured, as it is kept, averaged, gated and compared."""

@@ -1,0 +1,153 @@
+"""What results say about a secret: one reading for every attack of every cell and seed, made of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leakscope.results import store
+from leakscope.results.cell import Table, plan_of, stable
+from leakscope.results.kind import Asked, kind_named, numbers
+from leakscope.results.number import Number
+from leakscope.results.result import Result
+from leakscope.results.scores import tells
+
+EVERY = "*"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one attack on one cell and seed tells. ``secret`` is "*" where a failed cell does not say it.
+    ``measured`` are its own numbers, ``bounds`` those that hold for every adversary, of the same secret."""
+
+    key: str
+    seed: int
+    kinds: tuple[str, ...]
+    secret: str
+    data: str
+    asked: Asked
+    adversaries: tuple[str, ...]
+    attack: str = ""
+    measured: Mapping[str, Number] = field(default_factory=dict)
+    surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
+    bounds: tuple[Number, ...] = ()
+    failure: str = ""
+
+    @property
+    def shields(self) -> tuple[Table, ...]:
+        return self.asked.shields
+
+    @property
+    def unprotected(self) -> bool:
+        """Known to have no defense."""
+        return self.asked.protected is False
+
+    @property
+    def defense(self) -> str:
+        """In words."""
+        return self.asked.defense or ("none" if self.unprotected else "not said")
+
+    @property
+    def adversary(self) -> str:
+        return " or ".join(self.adversaries)
+
+    @property
+    def ranks(self) -> bool:
+        """Whether its ranking gives the secret away and its guesses do not: then its guesses say nothing."""
+        area, gain = self.measured.get("auroc"), self.measured.get("advantage")
+        told = area is not None and tells(area.low, area.high)
+        return told and gain is not None and not (gain.low or 0.0) > 0
+
+    @property
+    def worse(self) -> bool:
+        """Whether its guesses are worse than guessing: then they show what this attack got wrong, not what a
+        right one would find."""
+        success = self.measured.get("success")
+        known = success is not None and success.high is not None and success.guessing is not None
+        return known and success.high < success.guessing  # type: ignore[union-attr, operator]
+
+    @property
+    def reversed(self) -> bool:
+        """Whether its ranking is worse than chance, so that it gives the secret away the other way round."""
+        area = self.measured.get("auroc")
+        return area is not None and area.high is not None and area.high < 0.5
+
+    @property
+    def setting(self) -> tuple[str, str, str, tuple[str, ...]]:
+        """What was attacked, whoever did it."""
+        return self.secret, self.data, stable(self.shields), self.kinds
+
+
+def read_results(folder: Path) -> list[Result[Any]]:
+    """Every result of a folder, and one that says so for whatever its plan asks and nobody has run."""
+    return complete(store.results(folder), store.plan(folder))
+
+
+def complete(results: Sequence[Result[Any]], plan: str) -> list[Result[Any]]:
+    """The results, and an error for whatever the plan asks and nobody has run."""
+    there = {(stable(result.cell.meaning), result.seed) for result in results}
+    return [*results] + [
+        Result[Any](key=key, seed=seed, kind=cell.kind, cell=cell, error="not run yet")
+        for key, (cell, seed) in store.asked(plan_of(plan)).items()
+        if (stable(cell.meaning), seed) not in there
+    ]
+
+
+def read(result: Result[Any]) -> list[Reading]:
+    """Everything that one result says."""
+    asked = kind_named(result.kind).ask(result.cell)
+    rows = numbers(result)
+    if rows[0].error:
+        reason = rows[0].error.rstrip(".")
+        return [
+            _about(result, asked, secret, asked.questions, reason) for secret in asked.secrets or (EVERY,)
+        ]
+    groups: dict[tuple[str, str, str, bool | None, str], list[Number]] = {}
+    for row in rows:
+        if row.about == "leakage":
+            groups.setdefault((row.secret, row.attack, row.part, row.adaptive, row.question), []).append(row)
+    return [_reading(result, asked, group, rows) for group in groups.values()]
+
+
+def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: Sequence[Number]) -> Reading:
+    first = group[0]
+    levels: dict[str, list[Number]] = {}
+    for row in group:
+        levels.setdefault(row.measure, []).append(row)
+    ordered = {name: sorted(found, key=lambda row: row.level or 0.0) for name, found in levels.items()}
+    return Reading(
+        key=result.key,
+        seed=result.seed,
+        kinds=tuple(first.question.split(" or ")),
+        secret=first.secret,
+        data=first.data,
+        asked=asked,
+        adversaries=_adversaries(first.adaptive),
+        attack=", ".join(dict.fromkeys(part for part in (first.attack, first.part) if part)),
+        measured={name: found[0] for name, found in ordered.items()},
+        surer={name: found[-1] for name, found in ordered.items() if len(found) > 1},
+        bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
+    )
+
+
+def _about(result: Result[Any], asked: Asked, secret: str, kinds: tuple[str, ...], failure: str) -> Reading:
+    cell = result.cell
+    heard = _adversaries(asked.adaptive)
+    return Reading(
+        result.key,
+        result.seed,
+        kinds,
+        secret,
+        cell.source,
+        asked,
+        heard,
+        attack=asked.attack,
+        failure=failure,
+    )
+
+
+def _adversaries(adaptive: bool | None) -> tuple[str, ...]:
+    """Where there is no defense to know of, who attacks is both."""
+    return ("adaptive", "static") if adaptive is None else ("adaptive",) if adaptive else ("static",)

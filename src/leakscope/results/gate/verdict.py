@@ -1,0 +1,366 @@
+"""Limits held against readings: pass, fail, or not enough evidence.
+
+How errors are shared. A verdict of a limit needs every reading's upper limit to pass, and one reading's
+lower limit to fail. With L limits, and S seeds and R readings (settings, seeds, attacks) of one of them,
+its error 1 - confidence is divided by L S for upper limits and by L R for lower ones (Bonferroni). That
+passes need no division by settings and attacks is the intersection-union test (Berger 1982): a setting
+that is above the limit must itself be missed before all can pass.
+
+Who counts. Who knows of a defense can also do what one who does not would: where an adaptive adversary is
+asked about, a static one can fail a limit, and passes nothing that no adaptive one was set on.
+
+What may pass. An estimate of what an attack reaches passes by its upper limit, unless the same attack's
+ranking gives the secret away. A lower bound, of information or of an epsilon, can fail a limit and never pass
+it. An upper bound passes only if it covers exactly the releases that the limit is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from leakscope.core.basis import Enough, scaled
+from leakscope.core.errors import PlanError
+from leakscope.results.gate.appetite import EPSILON, Appetite, Declared, Limit, read
+from leakscope.results.gate.readings import EVERY, Reading, read_results
+from leakscope.results.gate.readings import read as read_result
+from leakscope.results.number import Number
+from leakscope.results.result import Result
+
+Word = Literal["fail", "not enough evidence", "pass"]
+WORDS: tuple[Word, ...] = ("fail", "not enough evidence", "pass")  # the worst first
+APPETITE = "gate.toml"  # kept beside results whose report shows the gate
+OPEN: Word = "not enough evidence"
+CODES = {"pass": 0, "fail": 1, OPEN: 3}
+GUESSED = ("success", "balanced_accuracy", "advantage")  # measures of guesses, not of their ranking
+CERTIFIED = "epsilon_any"  # the measured epsilon: a lower bound that assumes nothing
+NEVER = "an attack shows how large an epsilon is at least, so it alone can never pass a limit"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One reading against one limit. ``low`` and ``high`` are None where they cannot be had."""
+
+    reading: Reading
+    number: Number | None
+    low: float | None
+    high: float | None
+    promised: float | None
+    measured: Word
+    declared: Word
+    combined: Word
+    reason: str
+    enough: Enough | None
+
+
+@dataclass(frozen=True)
+class LimitVerdict:
+    """One limit, and every reading that speaks to it."""
+
+    limit: Limit
+    judgements: tuple[Judgement, ...]
+    silent: int  # readings about the same that do not measure it
+    errors: tuple[float, float]  # of each lower and each upper limit
+    reason: str
+
+    @property
+    def measured(self) -> Word:
+        return worst(one.measured for one in self.judgements)
+
+    @property
+    def declared(self) -> Word:
+        return worst(one.declared for one in self.judgements)
+
+    @property
+    def combined(self) -> Word:
+        return worst(one.combined for one in self.judgements)
+
+    @property
+    def decisive(self) -> Judgement | None:
+        """The judgement that decides: of the worst word, the one that is furthest up."""
+
+        def place(one: Judgement) -> tuple[int, float]:
+            height = one.low if one.combined == "fail" else one.high
+            if height is None:
+                height = one.number.value if one.number else 0.0
+            return WORDS.index(one.combined), -(height or 0.0)
+
+        return min(self.judgements, key=place, default=None)
+
+    @property
+    def enough(self) -> Enough | None:
+        """The trials of each result that would be enough for all that is open, where trials would be."""
+        wanted = [one.enough for one in self.judgements if one.combined == OPEN]
+        known = [one for one in wanted if one is not None]
+        return max(known) if known and len(known) == len(wanted) else None
+
+
+@dataclass(frozen=True)
+class GateVerdict:
+    """All limits of a risk appetite, judged."""
+
+    limits: tuple[LimitVerdict, ...]
+    declared_by: Declared | None
+
+    @property
+    def measured(self) -> Word:
+        return worst(one.measured for one in self.limits)
+
+    @property
+    def declared(self) -> Word:
+        return worst(one.declared for one in self.limits)
+
+    @property
+    def combined(self) -> Word:
+        return worst(one.combined for one in self.limits)
+
+    @property
+    def passed(self) -> bool:
+        return self.combined == "pass"
+
+    @property
+    def exit_code(self) -> int:
+        """0: pass, 1: fail, 3: not enough evidence."""
+        return CODES[self.combined]
+
+
+def worst(words: Iterable[Word]) -> Word:
+    """Of none, not enough evidence."""
+    return min(words, key=WORDS.index, default=OPEN)
+
+
+def judge(appetite: Appetite, results: Sequence[Result[Any]]) -> GateVerdict:
+    """A risk appetite held against results; those that failed, or were not run, never pass."""
+    every = [reading for result in results for reading in read_result(result)]
+    for limit in appetite.limit:
+        _exists(limit, every)
+    shares = len(appetite.limit)
+    limits = tuple(_judge_limit(limit, every, appetite.declared, shares) for limit in appetite.limit)
+    return GateVerdict(limits, appetite.declared)
+
+
+def judge_kept(folder: Path) -> GateVerdict | None:
+    """The verdict on a results folder by the risk appetite that is kept in it, if there is one."""
+    path = folder / APPETITE
+    return judge(read(path), read_results(folder)) if path.exists() else None
+
+
+def _exists(limit: Limit, every: Sequence[Reading]) -> None:
+    """Refuse a secret, a game or a defense that no result knows, with those that there are."""
+    secrets = list(dict.fromkeys(reading.secret for reading in every))
+    games = list(dict.fromkeys(kind for reading in every for kind in reading.kinds))
+    shields = list(dict.fromkeys(str(s.get("name")) for reading in every for s in reading.shields))
+    named = limit.defense if isinstance(limit.defense, str) else (limit.defense or {}).get("name")
+    for what, name, there in (
+        ("secret", limit.secret, [*secrets, EVERY]),
+        ("game", limit.game, [*games, EVERY]),
+        ("defense", named, [*shields, "none"]),
+    ):
+        if every and name is not None and name not in there and EVERY not in secrets:
+            raise PlanError(
+                f"the limit's {what} is {name!r}, and the results have none of that name; they have: "
+                f"{', '.join(sorted(set(there)))}."
+            )
+
+
+def _judge_limit(
+    limit: Limit, every: Sequence[Reading], declared: Declared | None, shares: int
+) -> LimitVerdict:
+    about = [reading for reading in every if limit.about(reading)]
+    heard = [r for r in about if r.failure or limit.measure == EPSILON or limit.measure in r.measured]
+    met = {reading.setting for reading in heard if limit.faces(reading)}
+    stronger = limit.adversary == "adaptive"
+    speaking = [r for r in heard if stronger or limit.faces(r) or r.setting not in met]
+    error = (1 - limit.confidence) / shares
+    seeds, count = max(1, len({r.seed for r in speaking})), max(1, sum(not r.failure for r in speaking))
+    errors = (error / count, error / seeds)
+    judged = [_judge_reading(limit, reading, declared, errors) for reading in speaking]
+    judged = [one if one.reading.setting in met else _unmet(limit, one) for one in judged]
+    spoken = {reading.secret for reading in speaking}
+    unheard = {reading.secret: reading for reading in about if reading.secret not in spoken}
+    if speaking:
+        judged += [_open(reading, _silence(limit, [reading])) for reading in unheard.values()]
+    silent = len(about) - len(heard)
+    return LimitVerdict(limit, tuple(judged), silent, errors, "" if speaking else _silence(limit, about))
+
+
+def _silence(limit: Limit, about: Sequence[Reading]) -> str:
+    """Why no result speaks to a limit."""
+    if about:
+        there = dict.fromkeys(name for reading in about for name in reading.measured)
+        return f"this folder has no {limit.measure} for this limit; it has: {', '.join(there)}"
+    return "this folder has no result for this secret, game and defense together"
+
+
+def _unmet(limit: Limit, one: Judgement) -> Judgement:
+    """What may be said of a setting that no adversary of the kind asked for attacked: a bound holds whoever
+    attacks, and what a static one finds an adaptive one can."""
+    if one.reading.failure or one.declared == "pass":
+        return one
+    if one.combined == "fail" and limit.adversary == "adaptive":
+        return one
+    reason = (
+        f"this folder has no result of an adversary who is {limit.adversary} for this limit; audit one, or "
+        f'ask for adversary = "any"'
+    )
+    return replace(one, measured=OPEN, combined=OPEN, reason=reason, enough=None)
+
+
+def _open(reading: Reading, reason: str) -> Judgement:
+    return Judgement(reading, None, None, None, None, OPEN, OPEN, OPEN, reason, None)
+
+
+def _judge_reading(
+    limit: Limit, reading: Reading, declared: Declared | None, errors: tuple[float, float]
+) -> Judgement:
+    if reading.failure:
+        return _open(reading, f"failed, and what failed never passes: {reading.failure}")
+    name = CERTIFIED if limit.measure == EPSILON else limit.measure
+    number = reading.measured.get(name)
+    if number is not None and number.delta is not None and number.delta < limit.delta:
+        number = None  # of a smaller delta: its epsilon may be larger than that at the limit's
+    low, high = _ends(number, reading.surer.get(name), errors)
+    measured, doubt = _measure(limit, reading, number, low, high)
+    promised, holds, reason = _promise(limit, reading, declared)
+    said: Word = "pass" if holds else OPEN
+    combined: Word = "fail" if measured == "fail" else "pass" if "pass" in (measured, said) else OPEN
+    if combined != OPEN:
+        reason = "the lower limit is above it" if combined == "fail" else ""
+        reason = (
+            "an upper bound keeps it, whoever attacks" if combined == "pass" and measured == OPEN else reason
+        )
+    still = combined == OPEN and number is not None and number.bound == "estimate" and not doubt
+    enough = _enough(number, limit, errors, (low, high)) if still and number else None
+    why = reason or doubt or ("" if combined != OPEN else "the limit lies inside the interval")
+    return Judgement(reading, number, low, high, promised, measured, said, combined, why, enough)
+
+
+def _ends(
+    number: Number | None, surer: Number | None, errors: tuple[float, float]
+) -> tuple[float | None, float | None]:
+    """One-sided limits at these errors: computed from what the number rests on, or as they were stored, where
+    they are sure enough."""
+    if number is None:
+        return None, None
+    rows = [one for one in (number, surer) if one]
+    tails = [(1 - (one.level or 0.0)) / (2 if one.high is not None else 1) for one in rows]
+    sure = [
+        [row for row, tail in zip(rows, tails, strict=True) if tail <= error * (1 + 1e-9)] for error in errors
+    ]
+    low, high = (sure[0][0].low if sure[0] else None), (sure[1][0].high if sure[1] else None)
+    if number.basis is None:
+        return low, high
+    again = number.basis.low(errors[0])
+    if number.bound == "lower" and low is not None:  # more may be known than what it rests on says
+        again = max(again, low)
+    return again, number.basis.high(errors[1])
+
+
+def _measure(
+    limit: Limit, reading: Reading, number: Number | None, low: float | None, high: float | None
+) -> tuple[Word, str]:
+    """What a measurement says of a limit, and why it does not pass where its interval would."""
+    if number is None:
+        return OPEN, ""
+    if low is not None and low > limit.at_most:
+        return "fail", ""
+    if number.bound != "estimate":
+        return OPEN, NEVER if limit.measure == EPSILON else (
+            f"{limit.measure} is measured from below: this much passed at least, and a better attack may "
+            f"find more, so it can never pass a limit"
+        )
+    if low is None or high is None:
+        level = 100 * (number.level or 0.0)
+        return OPEN, (
+            f"its interval was stored at {level:.4g}% and cannot be computed again for so many limits, seeds "
+            f"and attacks; ask for fewer, or for less confidence"
+        )
+    if not high <= limit.at_most:  # nor where it is no number
+        return OPEN, ""
+    if reading.ranks and limit.measure in GUESSED:
+        return OPEN, (
+            "its guesses stay below the limit, but its ranking gives the secret away (AUROC above or below "
+            "0.5): read otherwise, it would find more"
+        )
+    if reading.worse and limit.measure in GUESSED:
+        return (
+            OPEN,
+            "its guesses are worse than guessing, so they are no evidence: audit it with another attack",
+        )
+    if reading.reversed and not (limit.measure == "auroc" and 1 - low <= limit.at_most):
+        return OPEN, "its ranking is worse than chance, which gives as much away the other way round"
+    return "pass", ""
+
+
+def _enough(
+    number: Number, limit: Limit, errors: tuple[float, float], ends: tuple[float | None, float | None]
+) -> Enough | None:
+    if number.basis is not None:
+        return number.basis.enough(limit.at_most, errors)
+    if number.value is None or number.n is None:
+        return None
+    return scaled(number.value, number.n, ends, limit.at_most, errors)
+
+
+def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple[float | None, bool, str]:
+    """The largest upper bound that covers the releases asked about, if it keeps the limit, or why not."""
+    if limit.measure != EPSILON:
+        covering = [
+            row.value for row in reading.bounds if row.measure == limit.measure and row.covers == "shown"
+        ]
+        known = [value for value in covering if value is not None]
+        most = max(known, default=None)
+        return most, most is not None and most <= limit.at_most, ""
+    if reading.unprotected:
+        return None, False, "no mechanism with an epsilon was in place, so none is promised"
+    if reading.asked.protected and not any(row.measure.startswith(EPSILON) for row in reading.bounds):
+        return None, False, "no epsilon is known for the defense in place, so what is declared is not for it"
+    found = [
+        (row.value, row.delta or 0.0)
+        for row in reading.bounds
+        if row.measure == EPSILON
+        and row.covers == limit.releases
+        and row.part == limit.neighbours
+        and row.value is not None
+    ]
+    if declared and limit.releases == "training":
+        found.append((declared.epsilon, declared.delta))
+    if not found:
+        return None, False, _uncovered(limit, reading, declared)
+    most, delta = max(value for value, _ in found), max(delta for _, delta in found)
+    if not most <= limit.at_most:
+        return most, False, f"an epsilon of {most:.3g} is all that is promised, and {NEVER}"
+    if delta > limit.delta:
+        return most, False, f"what is promised holds at delta {delta:g} only, and {limit.delta:g} is asked"
+    return most, *_contradicted(most, reading)
+
+
+def _contradicted(most: float, reading: Reading) -> tuple[bool, str]:
+    """Whether a promise stands beside what trials certify and what one step has."""
+    certified = [row.low for row in (*reading.measured.values(), *reading.surer.values())
+                 if row.measure == CERTIFIED and row.low is not None]  # fmt: skip
+    low = max(certified, default=0.0)
+    if low > most:
+        return False, (
+            f"trials certify an epsilon of at least {low:.3g}, more than the {most:.3g} that is promised: "
+            f"see that both speak of the same mechanism and neighbours"
+        )
+    steps = [row.value for row in reading.bounds if row.covers == "one step" and row.value is not None]
+    if max(steps, default=0.0) > most:
+        return False, f"one step alone has an epsilon of {max(steps):.3g}, more than the {most:.3g} promised"
+    return True, ""
+
+
+def _uncovered(limit: Limit, reading: Reading, declared: Declared | None) -> str:
+    """Why no epsilon covers what is asked."""
+    other = sorted({row.covers for row in reading.bounds if row.measure == EPSILON} - {limit.releases})
+    if declared and limit.releases == "shown":
+        other.append("training (declared)")
+    if other:
+        return (
+            f"no epsilon covers the releases asked about ({limit.releases}); the one that is known is for: "
+            f"{', '.join(other)}"
+        )
+    return f"no accountant's epsilon is known for the releases asked about, and {NEVER}"

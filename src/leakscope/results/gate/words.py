@@ -1,0 +1,221 @@
+"""A verdict for machines, for people at a terminal, and for the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leakscope.results.cell import words
+from leakscope.results.gate.appetite import EPSILON, Limit
+from leakscope.results.gate.verdict import NEVER, GateVerdict, Judgement, LimitVerdict
+from leakscope.results.scores import MEASURES
+
+SCHEMA = 2
+ICONS = {"pass": "none", "fail": "severe", "not enough evidence": "inconclusive"}  # of the page
+
+
+def as_json(verdict: GateVerdict) -> dict[str, Any]:
+    """For machines; every number is finite or null.
+
+    {"schema": 2, "verdict", "measured", "declared", "exit_code", "limits": [{"limit": as in the TOML,
+    "verdict", "measured", "declared", "reason", "errors": {"low", "high"}: the chance that one lower, one
+    upper limit is wrong, "silent": readings that do not measure it, "trials": enough for all that is open
+    or null, "trials_by", "judgements": [{"key": of the result, "seed", "kind", "secret", "data", "defense",
+    "adversary", "attack", "value", "low", "high", "n", "method", "bound", "promised", "verdict", "measured",
+    "declared", "reason", "trials", "trials_by"}]}]}. Verdicts are "pass", "fail", "not enough evidence";
+    "verdict" is that of what was measured and what is declared combined. ``low`` and ``high`` are one-sided
+    limits; null: what is stored does not give them."""
+    return {
+        "schema": SCHEMA,
+        "verdict": verdict.combined,
+        "measured": verdict.measured,
+        "declared": verdict.declared,
+        "exit_code": verdict.exit_code,
+        "limits": [_limit_json(one) for one in verdict.limits],
+    }
+
+
+def _limit_json(one: LimitVerdict) -> dict[str, Any]:
+    enough = one.enough or (None, None)
+    return {
+        "limit": one.limit.model_dump(),
+        "verdict": one.combined,
+        "measured": one.measured,
+        "declared": one.declared,
+        "reason": one.reason or (one.decisive.reason if one.decisive else ""),
+        "errors": {"low": one.errors[0], "high": one.errors[1]},
+        "silent": one.silent,
+        "trials": enough[0],
+        "trials_by": enough[1],
+        "judgements": [_judgement_json(judgement) for judgement in one.judgements],
+    }
+
+
+def _judgement_json(one: Judgement) -> dict[str, Any]:
+    reading, number, enough = one.reading, one.number, one.enough or (None, None)
+    return {
+        "key": reading.key,
+        "seed": reading.seed,
+        "kind": " or ".join(reading.kinds),
+        "secret": reading.secret,
+        "data": reading.data,
+        "defense": reading.defense,
+        "adversary": reading.adversary,
+        "attack": reading.attack,
+        "value": number.value if number else None,
+        "low": one.low,
+        "high": one.high,
+        "n": number.n if number else None,
+        "method": number.method if number else "",
+        "bound": number.bound if number else "",
+        "promised": one.promised,
+        "verdict": one.combined,
+        "measured": one.measured,
+        "declared": one.declared,
+        "reason": one.reason,
+        "trials": enough[0],
+        "trials_by": enough[1],
+    }
+
+
+def as_text(verdict: GateVerdict) -> list[str]:
+    """Lines for people: every limit with what decides it, then the verdict."""
+    lines = []
+    for one in verdict.limits:
+        lines.append(f"{one.combined.upper()}: {say_limit(one.limit)}.")
+        lines += [f"  {line}" for line in _details(one)]
+    return [*lines, *notes(verdict), summarise(verdict)]
+
+
+def summarise(verdict: GateVerdict) -> str:
+    """The verdict in one line."""
+    told = verdict.declared_by
+    declared = f"You declared epsilon {told.epsilon:g}." if told else "You declared no epsilon."
+    bounds = f" Bounds of the mechanism: {verdict.declared}."
+    return f"Measurement: {verdict.measured}.{bounds} {declared} Result: {verdict.combined.upper()}."
+
+
+def _details(one: LimitVerdict) -> list[str]:
+    """What decides a limit, and what would."""
+    decisive = one.decisive
+    if decisive is None:
+        return [f"{one.reason[:1].upper()}{one.reason[1:]}."]
+    where = f"{_setting(decisive)}, seed {decisive.reading.seed}"
+    told = _numbers(decisive)
+    lines = [f"{where}: {told}." if told else f"{where}."]
+    if decisive.reason:
+        lines.append(f"{decisive.reason[:1].upper()}{decisive.reason[1:]}.")
+    if one.enough:
+        lines.append(_trials(one))
+    same, several = sum(o.combined == decisive.combined for o in one.judgements), len(one.judgements)
+    if several > 1:
+        lines.append(f"{same} of {several} readings: {decisive.combined}.")
+    if one.combined == "pass" and _unaware(one):
+        lines.append("Defended, but tried only by an adversary who does not know of the defense.")
+    return lines
+
+
+def _trials(one: LimitVerdict) -> str:
+    trials, by = one.enough or (0, "")
+    return f"About {trials:,} trials would probably decide (computed by {by})."
+
+
+def _unaware(one: LimitVerdict) -> bool:
+    """Whether only an adversary who does not know of the defense was tried."""
+    tried = [judgement.reading.adversaries for judgement in one.judgements]
+    return ("static",) in tried and not any("adaptive" in adversaries for adversaries in tried)
+
+
+def say_limit(limit: Limit) -> str:
+    """A limit in words."""
+    who = {"adaptive": "an adaptive adversary", "static": "a static adversary", "any": "any adversary"}
+    measure = "epsilon" if limit.measure == EPSILON else MEASURES[limit.measure].title
+    accounted = f"at delta {limit.delta:g}, of what was {limit.releases}, one record: {limit.neighbours}"
+    if limit.releases == "training":
+        accounted = f"at delta {limit.delta:g}, of the whole training, one record: {limit.neighbours}"
+    parts = [
+        "every secret" if limit.secret == "*" else limit.secret,
+        f"{measure} at most {limit.at_most:g}",
+        accounted if limit.measure == EPSILON else "",
+        f"{limit.game} game" if limit.game != "*" else "",
+        who[limit.adversary],
+        f"defense {words(limit.defense)}" if limit.defense is not None else "",
+        f"confidence {100 * limit.confidence:g}%",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def notes(verdict: GateVerdict) -> list[str]:
+    """How errors are shared, and what an epsilon needs."""
+    count = len(verdict.limits)
+    shares = ", ".join(
+        f"{100 * (1 - one.errors[1]):.4g}% and {100 * (1 - one.errors[0]):.4g}%" for one in verdict.limits
+    )
+    lines = [
+        f"Upper and lower limits are one-sided, at {shares}: Bonferroni over {count} "
+        f"limit{'s' if count > 1 else ''} and the seeds of each, for lower limits over its settings and "
+        f"attacks too, since one of them is enough to fail."
+    ]
+    if any(one.limit.measure == EPSILON for one in verdict.limits):
+        lines.append(f"{NEVER[:1].upper()}{NEVER[1:]}. That takes an accountant.")
+    return lines
+
+
+def _setting(one: Judgement) -> str:
+    reading = one.reading
+    parts = (reading.secret, reading.data, f"defense {reading.defense}", reading.attack)
+    return ", ".join(part for part in parts if part)
+
+
+def _numbers(one: Judgement) -> str:
+    parts = []
+    if one.number is not None and one.number.value is not None:
+        ends = f"{_shown(one.low)} to {_shown(one.high)}"
+        trials = f"{one.number.n:,} trials, " if one.number.n else ""
+        parts.append(f"measured {one.number.value:.3f} ({ends}; {trials}{one.number.method})")
+    if one.promised is not None:
+        parts.append(f"promised at most {one.promised:.3g}")
+    return ", ".join(parts)
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}".replace("-", "−")
+
+
+def as_section(verdict: GateVerdict) -> dict[str, Any]:
+    """What the template gate.html shows: words and numbers ready for it, none of them markup."""
+    return {
+        "word": verdict.combined,
+        "icon": ICONS[verdict.combined],
+        "summary": summarise(verdict),
+        "limits": [
+            {
+                "asked": say_limit(one.limit),
+                "at_most": f"{one.limit.at_most:g}",
+                "word": one.combined,
+                "icon": ICONS[one.combined],
+                "measured": one.measured,
+                "declared": one.declared,
+                "reason": one.reason,
+                "trials": _trials(one) if one.enough else "",
+                "unaware": one.combined == "pass" and _unaware(one),
+                "rows": [_row(judgement) for judgement in one.judgements],
+            }
+            for one in verdict.limits
+        ],
+        "notes": notes(verdict),
+    }
+
+
+def _row(one: Judgement) -> dict[str, Any]:
+    value = one.number.value if one.number else None
+    return {
+        "setting": _setting(one),
+        "seed": one.reading.seed,
+        "value": _shown(value),
+        "interval": "" if value is None else f"{_shown(one.low)} to {_shown(one.high)}",
+        "promised": "–" if one.promised is None else f"{one.promised:.3g}",
+        "n": one.number.n if one.number else None,
+        "word": one.combined,
+        "icon": ICONS[one.combined],
+        "reason": one.reason,
+    }

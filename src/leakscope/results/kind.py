@@ -1,0 +1,189 @@
+"""A kind of audit: what it asks, how it is run, and how what it found is told. One folder of `audits` each.
+
+The registry is `catalogue.KINDS`: names, folders and formats, so that nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Generic, Protocol, TypeVar
+
+from leakscope.core.catalogue import KINDS
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import StoreError
+from leakscope.core.files import Keep
+from leakscope.core.nouns import Estimate
+from leakscope.measures.success import untruncated
+from leakscope.results.cell import Cell, Table, stable, words
+from leakscope.results.chapter import Chapter
+from leakscope.results.number import Number
+from leakscope.results.result import Net, RecordsUsed, Result
+from leakscope.results.scores import MEASURES, FrozenModel, Scores
+
+F = TypeVar("F", bound=FrozenModel)
+Watch = Callable[[int, int], None]  # (done, of)
+
+
+@dataclass(frozen=True)
+class Measured(Generic[F]):
+    """What a run of a kind gives: what was found, of which records and of which model."""
+
+    found: F
+    records: RecordsUsed
+    model: Net | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """What a cell and a seed are run in. ``watch`` is told how far a long training has come; ``keep`` is
+    given the files that belong to the result."""
+
+    cell: Cell
+    seed: int
+    records: Dataset
+    trusted: tuple[str, ...] = ()
+    watch: Watch | None = None
+    keep: Keep | None = None
+    splits: dict[Any, Any] | None = None  # those made before, where many cells are tried on the same records
+
+
+@dataclass(frozen=True)
+class TableEntry:
+    """One estimate as a paper's table has it: within which limits a mean over seeds stays, what guessing
+    reaches, and the ``raw`` value to average where the estimate's own is cut off."""
+
+    estimate: Estimate
+    guessing: float = 0.0
+    raw: float | None = None
+    least: float = 0.0
+    most: float = 1.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a cell asks, whether it was run or not. ``questions`` are the games it may turn out to play about
+    its ``secrets``; ``shields`` the defenses in place, as tables of a plan, and ``protected`` whether there
+    is any (None: nobody says); ``adaptive``: whether the adversary knows of them."""
+
+    secrets: tuple[str, ...]
+    questions: tuple[str, ...]
+    shields: tuple[Table, ...] = ()
+    protected: bool | None = False
+    adaptive: bool | None = None
+    attack: str = ""
+
+    @property
+    def defense(self) -> str:
+        """In words."""
+        return " + ".join(words(shield) for shield in self.shields)
+
+
+class Kind(Protocol[F]):
+    """What the folder of a kind gives to all others."""
+
+    found: type[F]
+
+    def ask(self, cell: Cell) -> Asked: ...
+
+    def check(self, world: World) -> None:
+        """Refuse what these records or this model cannot give, before anything is trained."""
+        ...
+
+    def run(self, world: World) -> Measured[F]: ...
+
+    def numbers(self, cell: Cell, found: F, about: Number) -> Iterator[Number]:
+        """Every number, flat: what csv, json, gate, compare and papers read. ``about`` is filled in as far as
+        the cell says it."""
+        ...
+
+    def entries(self, found: F) -> dict[str, TableEntry]:
+        """Every estimate by what papers' tables call it."""
+        ...
+
+    def headline(self, cell: Cell, found: F) -> str:
+        """One line about a finished cell."""
+        ...
+
+    def tell(self, results: Sequence[Result[F]]) -> Chapter:
+        """Its part of a page: verdicts, sections, assumptions and limits; failed results are among them."""
+        ...
+
+
+def kind_named(name: str) -> Kind[Any]:
+    """The kind of that name, loaded."""
+    if name not in KINDS:
+        raise StoreError(
+            f"a result is of the kind {name!r}, which this version does not know; it knows: "
+            f"{', '.join(KINDS)}; read it with the version that wrote it."
+        )
+    kind: Kind[Any] = import_module(KINDS[name].module).KIND
+    return kind
+
+
+def kind_of(cell: Cell) -> Kind[Any]:
+    """The kind that a cell's game belongs to."""
+    return kind_named(cell.kind)
+
+
+def numbers(result: Result[Any]) -> list[Number]:
+    """Every number of one result, or its error."""
+    cell = result.cell
+    asked = kind_named(result.kind).ask(cell)
+    about = Number(
+        key=result.key,
+        id=cell.id,
+        cell=hashlib.sha256(stable(cell.meaning).encode()).hexdigest()[:16],
+        kind=result.kind,
+        data=cell.source,
+        game=cell.game_name,
+        question=" or ".join(asked.questions),
+        secret=", ".join(asked.secrets),
+        attack=asked.attack,
+        defense=asked.defense,
+        adaptive=asked.adaptive,
+        seed=result.seed,
+    )
+    if result.error or result.found is None:
+        return [replace(about, error=result.error or "nothing was measured")]
+    rows = list(kind_named(result.kind).numbers(cell, result.found, about))
+    return rows or [replace(about, error="no number")]
+
+
+def headline(result: Result[Any]) -> str:
+    """One line about a finished cell."""
+    if result.error or result.found is None:
+        return f"failed: {result.error or 'nothing was measured'}"
+    return kind_named(result.kind).headline(result.cell, result.found)
+
+
+def chapters(results: Iterable[Result[Any]]) -> list[Chapter]:
+    """What every kind has to tell of its results, in the registry's order."""
+    groups: dict[str, list[Result[Any]]] = {}
+    for result in results:
+        groups.setdefault(result.kind, []).append(result)
+    unknown = next((name for name in groups if name not in KINDS), None)
+    if unknown is not None:
+        kind_named(unknown)  # refuses
+    return [kind_named(name).tell(groups[name]) for name in KINDS if name in groups]
+
+
+def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str = "") -> dict[str, TableEntry]:
+    """The measures of one attack as entries of a table."""
+    base = guessing or 0.0
+    entries = {}
+    for name, estimate in scores.present():
+        measure = MEASURES[name]
+        raw = untruncated(scores.success.value, base) if name == "advantage" and scores.success else None
+        entries[f"{prefix}{name}"] = TableEntry(estimate, base, raw, measure.least, measure.most)
+    return entries
+
+
+def by_cell(results: Iterable[Result[F]]) -> list[list[Result[F]]]:
+    """The results of each cell, by seed, in the order in which the cells first appear."""
+    groups: dict[str, list[Result[F]]] = {}
+    for result in results:
+        groups.setdefault(stable(result.cell.described), []).append(result)
+    return [sorted(runs, key=lambda run: run.seed) for runs in groups.values()]

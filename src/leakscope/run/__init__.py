@@ -1,0 +1,1 @@
+"""Plans and how they are run."""

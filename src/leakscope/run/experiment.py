@@ -1,0 +1,62 @@
+"""One cell, one seed: its records, its kind, and the stamp of what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from leakscope.core.dataset import Dataset
+from leakscope.core.files import Keep
+from leakscope.data import tabled
+from leakscope.results.cell import Cell
+from leakscope.results.kind import Watch, World, kind_of
+from leakscope.results.result import Result, make
+
+
+def enter(
+    cell: Cell,
+    seed: int,
+    *,
+    records: Dataset | None = None,
+    trusted: Iterable[str] = (),
+    watch: Watch | None = None,
+    keep: Keep | None = None,
+) -> World:
+    """What a cell and a seed are run in; records are loaded unless they are given."""
+    return World(cell, seed, tabled(cell.data) if records is None else records, tuple(trusted), watch, keep)
+
+
+def check(
+    cell: Cell,
+    seed: int,
+    *,
+    records: Dataset | None = None,
+    trusted: Iterable[str] = (),
+    splits: dict[Any, Any] | None = None,
+) -> None:
+    """Refuse a cell that its records or its model cannot give; nothing is trained. ``splits`` keeps those of
+    the same records for the next cell."""
+    world = enter(cell, seed, records=records, trusted=trusted)
+    kind_of(cell).check(replace(world, splits=splits))
+
+
+def run(
+    cell: Cell,
+    seed: int,
+    *,
+    records: Dataset | None = None,
+    trusted: Iterable[str] = (),
+    watch: Watch | None = None,
+    keep: Keep | None = None,
+) -> Result[Any]:
+    """The result of one cell with one seed. ``watch`` is told how far a long training has come; ``keep`` is
+    given the files that belong to it."""
+    begun = time.perf_counter()
+    world = enter(cell, seed, records=records, trusted=trusted, watch=watch, keep=keep)
+    measured = kind_of(cell).run(world)
+    stamp = make(measured.records, measured.model, time.perf_counter() - begun)
+    return Result[Any](
+        key=cell.key(seed), seed=seed, kind=cell.kind, cell=cell, found=measured.found, made=stamp
+    )

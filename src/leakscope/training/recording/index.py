@@ -1,0 +1,155 @@
+"""The index of a recording: its form, checked by hand, and the fingerprints of what it names."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.core import files
+from leakscope.core.errors import DataError
+from leakscope.core.nouns import Params
+
+FORMAT, VERSION, INDEX = "leakscope recording", 1, "recording.json"
+DECLARED = ("loss", "preprocessing")  # what a writer may say of how its clients trained
+SHOWN = 12  # names that are listed before it is said how many more there are
+
+Client = str | int  # 3 and "3" are the same client
+Shapes = dict[str, tuple[int, ...]]
+
+
+def loaded(folder: Path) -> dict[str, Any]:
+    """The index of a recording, every field of it checked; no path in it leads out of the folder."""
+    file = folder / INDEX
+    try:
+        index = json.loads(files.read(own(file)))
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{str(folder)!r} holds no {INDEX}; give the folder of a recording.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise damaged(file, f"it cannot be read as JSON ({error})") from None
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        raise damaged(file, "it is not the index of a recording")
+    if index.get("version") != VERSION:
+        raise DataError(
+            f"{str(file)!r} has format version {index.get('version')!r} and this leakscope reads {VERSION}; "
+            f"use the leakscope that wrote it."
+        )
+    if fault := next(_faults(index), None):
+        raise damaged(file, fault)
+    return index
+
+
+def _faults(index: Mapping[str, Any]) -> Iterator[str]:
+    """Each rule an index breaks, in words; rules rely on those before them, so only the first counts."""
+    model: Any = index.get("model")
+    clients: Any = index.get("clients")
+    rounds: Any = index.get("rounds")
+    if not (is_word(index.get("writer")) and isinstance(model, dict) and is_word(model.get("name"))):
+        yield "it does not name its writer and its model"
+    if not all(is_word(model[key]) for key in DECLARED if key in model):
+        yield "its loss and preprocessing must be words"
+    if not (isinstance(layers := model.get("layers"), list) and layers and all(map(_is_layer, layers))):
+        yield "its layers must be names with shapes"
+    if len(dict(layers)) < len(layers) or model.get("hash") != hash_of(dict(layers)):
+        yield "its hash is not that of its layers"
+    if not (isinstance(clients, list) and all(map(is_word, clients)) and isinstance(rounds, dict)):
+        yield "it does not name its clients and its rounds"
+    known = set(clients)
+    for r, held in rounds.items():
+        if not (
+            re.fullmatch("0|[1-9][0-9]{0,5}", r) and _is_entry(held) and isinstance(held.get("updates"), dict)
+        ):
+            yield f"its round {r!r} must have a number, a global model's file and updates"
+        for client, entry in held["updates"].items():
+            if client not in known or not _is_entry(entry) or not trained(entry):
+                yield f"its update of client {client!r} in round {r} must have a file, samples, rate, steps"
+
+
+def _is_layer(item: object) -> bool:
+    match item:
+        case [str(name), [*shape]]:
+            return name.isprintable() and all(map(whole, shape))
+    return False
+
+
+def _is_entry(held: object) -> bool:
+    """A file of this folder, never a path, and the digest it must have."""
+    match held:
+        case {"file": str(file), "digest": str()}:
+            return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.safetensors", file) is not None
+    return False
+
+
+def trained(facts: Mapping[str, Any]) -> bool:
+    rate, steps = facts.get("rate", ""), facts.get("steps", "")
+    number = isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < 1e300
+    return whole(facts.get("samples"), 1) and (rate is None or number) and (steps is None or whole(steps, 1))
+
+
+def whole(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_word(value: object) -> bool:
+    return isinstance(value, str) and value.isprintable() and 0 < len(value) <= 200
+
+
+def parameters_of(given: nn.Module | Params) -> Params:
+    return dict(given.named_parameters()) if isinstance(given, nn.Module) else given
+
+
+def shapes_of(given: nn.Module | Params) -> Shapes:
+    return {name: tuple(tensor.shape) for name, tensor in parameters_of(given).items()}
+
+
+def hash_of(layers: Mapping[str, Iterable[int]]) -> str:
+    """Of names and shapes, in order: it says which model, not which weights."""
+    return sha256(json.dumps([[name, [*shape]] for name, shape in layers.items()]))
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of(name: str, tensor: Tensor) -> str:
+    digest = hashlib.sha256(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def own(file: Path) -> Path:
+    """The file, if it is one and no link out of its folder; a pipe would be waited for without end."""
+    try:
+        within = file.resolve(strict=True).parent == file.parent.resolve()
+    except RuntimeError:  # links in a circle
+        within = False
+    if not within:
+        raise damaged(file, "it is a link that leads out of the folder, or in a circle")
+    if not file.is_file():
+        raise damaged(file, "it is no file")
+    return file
+
+
+def damaged(file: Path, why: str) -> DataError:
+    return DataError(f"{str(file)!r} is damaged or foreign: {why}; restore it from a copy.")
+
+
+def shape_words(shape: Iterable[int] | None) -> str:
+    return "absent" if shape is None else f"({', '.join(map(str, shape))})"
+
+
+def listed(items: Iterable[object]) -> str:
+    words = [str(item) for item in items]
+    return ", ".join(words[:SHOWN]) + (f" and {len(words) - SHOWN} more" if len(words) > SHOWN else "")
+
+
+def span(values: Iterable[float | None]) -> str:
+    known = sorted({value for value in values if value is not None})
+    ends = [f"{value:,}" for value in dict.fromkeys([*known[:1], *known[-1:]])]
+    return " to ".join(ends) or "not known"
