@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from leakscope.attacks.decoders import Decoder, Inversion
     from leakscope.attacks.family import Family
     from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
+    from leakscope.attacks.joint import Joint
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
     from leakscope.attacks.posterior import NoiseAware, Posterior
     from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
-    from leakscope.attacks.reductions import PCA, Flat, MaxPool, Sketch, UnitMax
-    from leakscope.attacks.representations import Decensored, Fisher, Network, Strongest
-    from leakscope.attacks.users import Prototype
+    from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
+    from leakscope.attacks.representations import Decensored, Fisher, Network
+    from leakscope.attacks.strongest import Strongest
+    from leakscope.attacks.users import PLDA, Prototype
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
     from leakscope.audits.layers import LayerAudit
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
@@ -120,6 +122,7 @@ __all__ = [
     "MINE",
     "MLP",
     "PCA",
+    "PLDA",
     "QDA",
     "TAPPFL",
     "VGG9",
@@ -152,6 +155,7 @@ __all__ = [
     "Estimate",
     "Family",
     "FedLoss",
+    "FirstInput",
     "FirstLayer",
     "Fisher",
     "Flat",
@@ -171,6 +175,7 @@ __all__ = [
     "InfoNCE",
     "Inversion",
     "InvertingGradients",
+    "Joint",
     "Knowledge",
     "LabelAware",
     "LaplaceNoise",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from leakscope.attacks.heads import Logistic, RandomForest
 from leakscope.attacks.posterior import Model, Posterior, beside
 from leakscope.attacks.reductions import Map, Sketch, UnitMax
+from leakscope.attacks.traits import OF_VALUES
 from leakscope.core.calibration import calibrate, learn_calibration
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, require
@@ -68,6 +70,7 @@ class Family:
     it. Rounds are read together.
     """
 
+    plays: ClassVar[tuple[str, ...]] = OF_VALUES
     members: tuple[Posterior, ...] = MEMBERS
     folds: int = 3
     by: str | None = None

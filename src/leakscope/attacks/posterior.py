@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from leakscope.attacks.heads import Classifier, Head, RandomForest, fresh
 from leakscope.attacks.reductions import PCA, MaxPool, Reduction
+from leakscope.attacks.traits import OF_VALUES
 from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, View, behind
 from leakscope.core.rng import fork, integer
-from leakscope.games.channels import GradientChannel
+from leakscope.games.channels import without_noise
 
 FEWEST = 5  # rehearsed challenges of each value
 Array = np.ndarray
@@ -32,6 +34,7 @@ class Posterior:
     smoothed as if counted from so many votes, (votes p + 1) / (votes + m), since forests say 0 and 1.
     """
 
+    plays: ClassVar[tuple[str, ...]] = OF_VALUES
     head: Head | Classifier = field(default_factory=RandomForest)
     reduce: Reduction = field(default_factory=MaxPool)
     ordinal: bool = False
@@ -76,13 +79,7 @@ class Posterior:
 
     def learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
         """The head fitted to features (t, f) of one round and their secrets."""
-        counts = np.bincount(secrets, minlength=m)
-        shown = counts[counts > 0]
-        if len(shown) < 2 or shown.min() < FEWEST:
-            raise ArgumentError(
-                f"the adversary must rehearse every value of the secret at least {FEWEST} times, and one was "
-                f"shown {0 if len(shown) < 2 else shown.min()} times; raise rehearsals."
-            )
+        require_rehearsed(secrets, m)
         if not np.ptp(features, axis=0).any():  # nothing varies, nothing to learn
             return lambda unseen: np.full((len(unseen), m), 1 / m)
         learn = _ordinal if self.ordinal and m > 2 else _nominal
@@ -100,6 +97,7 @@ class NoiseAware:
     `Posterior` with `PCA`.
     """
 
+    plays: ClassVar[tuple[str, ...]] = OF_VALUES
     components: int = 50
     draws: int = 4
     head: Head | Classifier = field(default_factory=RandomForest)
@@ -110,13 +108,22 @@ class NoiseAware:
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
-        channel, std = knowledge.channel, 0.0
-        if isinstance(channel, GradientChannel):
-            channel, std = channel.noiseless(), channel.deviation(behind(knowledge.game))
+        channel, std = without_noise(knowledge.channel, behind(knowledge.game))
         view, secrets = replace(knowledge, channel=channel).simulate(deal)
         attack = Posterior(self.head, PCA(self.components), self.ordinal)
         draws = self.draws if std else 1
         return attack.taught(view, secrets, len(knowledge.belief), learn, noise=std, draws=draws)
+
+
+def require_rehearsed(secrets: Array, m: int) -> None:
+    """Refuse to learn from fewer than `FEWEST` challenges of a value, or from one value only."""
+    counts = np.bincount(secrets, minlength=m)
+    shown = counts[counts > 0]
+    if len(shown) < 2 or shown.min() < FEWEST:
+        raise ArgumentError(
+            f"the adversary must rehearse every value of the secret at least {FEWEST} times, and one was "
+            f"shown {0 if len(shown) < 2 else shown.min()} times; raise rehearsals."
+        )
 
 
 def beside(features: Tensor, public: Mapping[str, Tensor | Batch]) -> Array:

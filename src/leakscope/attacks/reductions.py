@@ -5,9 +5,10 @@ Releases are read block by block; what is kept is as wide as the features, not t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from itertools import zip_longest
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from sklearn.decomposition import PCA as Components
@@ -21,7 +22,10 @@ Features = Callable[[Release], Tensor]  # (trials, features)
 
 
 class Reduction(Protocol):
-    """Learns from a rehearsed release how to turn releases of that round into features."""
+    """Learns from a rehearsed release how to turn releases of that round into features. One that
+    ``keeps_noise`` takes noise that is equal and independent in every entry to the same among features."""
+
+    keeps_noise: ClassVar[bool] = False
 
     def fit(self, release: Release, rng: torch.Generator) -> Features: ...
 
@@ -29,6 +33,8 @@ class Reduction(Protocol):
 @runtime_checkable
 class Map(Protocol):
     """A reduction that learns nothing: a block's features from its layers alone."""
+
+    keeps_noise: ClassVar[bool] = False
 
     def of(self, layers: Layers) -> Tensor: ...
 
@@ -124,10 +130,28 @@ class Sketch(Map):
 
 
 @dataclass(frozen=True)
+class FirstInput(Map):
+    """The mean input of the first linear layer with a bias, each record weighing as it moved the layer.
+
+    Row i of the weight's gradient is the batch's mean of d_i x and entry i of the bias's that of d_i, so that
+    the sum of sign(bias) weight over the sum of |bias| is a weighted mean of the inputs x themselves. Without
+    such a layer it is `Flat`; where nothing moved, zero."""
+
+    def of(self, layers: Layers) -> Tensor:
+        for name, weight in layers.items():
+            bias = layers.get(f"{name.removesuffix('weight')}bias")
+            if weight.dim() == 3 and bias is not None and bias.shape == weight.shape[:2]:
+                size = bias.abs().sum(1, keepdim=True)
+                return torch.einsum("to,toi->ti", bias.sign(), weight) / torch.where(size > 0, size, 1.0)
+        return flatten(layers)
+
+
+@dataclass(frozen=True)
 class PCA:
     """Principal components of the rehearsed gradients (paper 000, table 2: 50), fitted on at most
     ``rows`` of them so that memory stays bounded."""
 
+    keeps_noise: ClassVar[bool] = True
     components: int = 50
     rows: int = 2_000
 
@@ -157,3 +181,13 @@ def _head(release: Release, rows: int) -> Tensor:
         if have >= rows:
             break
     return torch.cat(parts)
+
+
+def joined(releases: Sequence[Release]) -> Release:
+    """The trials of several releases of one round as those of one, a block of each in turn."""
+
+    def blocks() -> Iterator[Layers]:
+        for turn in zip_longest(*(release.blocks() for release in releases)):
+            yield from (layers for layers in turn if layers is not None)
+
+    return Release(releases[0].params, blocks)

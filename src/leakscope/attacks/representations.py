@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import torch
-from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -36,7 +34,7 @@ from leakscope.attacks.rehearsal import (
 from leakscope.attacks.traits import Traits
 from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
-from leakscope.core.nouns import Attack, Guess, Knowledge, Loss, View
+from leakscope.core.nouns import Guess, Knowledge, Loss, View
 from leakscope.core.rng import fork, initialised
 from leakscope.games import Distribution, Ratio
 from leakscope.games.channels import Silent
@@ -191,38 +189,6 @@ class Stale:
 
 
 @dataclass(frozen=True)
-class Strongest:
-    """The best of several attacks, chosen on records that none of them learned from.
-
-    Each attack learns on part of the adversary's records and is judged on the others, ``by`` AUROC, one
-    value against the rest, or by balanced accuracy at equal odds; the best one then learns on all of them.
-    The choice sees nothing of the real game.
-    """
-
-    attacks: tuple[Attack, ...] = (Network(), Fisher())
-    by: Literal["auroc", "balanced"] = "auroc"
-
-    def __post_init__(self) -> None:
-        require(len(self.attacks) > 0, "Strongest.attacks", "at least one", self.attacks)
-        require(self.by in ("auroc", "balanced"), "Strongest.by", "'auroc' or 'balanced'", self.by)
-
-    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        choose, learn = fork(rng, 2)
-        return self.attacks[self.chosen(knowledge, choose)](knowledge, learn)
-
-    def chosen(self, knowledge: Knowledge, rng: torch.Generator) -> int:
-        """The place of the attack that does best on the adversary's held-out records."""
-        cut, deal, *learn = fork(rng, 2 + len(self.attacks))
-        first, second = parted(knowledge, cut)
-        view, secrets = unkeyed(second, deal).simulate(deal)
-        judge = _area if self.by == "auroc" else _balanced
-        found = [
-            judge(attack(first, one)(view), secrets) for attack, one in zip(self.attacks, learn, strict=True)
-        ]
-        return max(range(len(found)), key=found.__getitem__)
-
-
-@dataclass(frozen=True)
 class Decensored:
     """Censored representations mapped to those of an uncensored model, and the secret inferred from these.
 
@@ -335,23 +301,3 @@ def _projected(view: View, i: int, directions: Tensor) -> np.ndarray:
     side = known.float()
     products = (number[:, :, None] * side[:, None]).flatten(1)
     return torch.cat([number, side, products], dim=1).numpy()
-
-
-def _area(said: Tensor, secrets: Tensor) -> float:
-    """AUROC of scores (t,), or of log evidence (rounds, t, m) at equal odds, macro over the values."""
-    if said.dim() == 1:
-        return float(roc_auc_score(secrets.numpy(), said.numpy()))
-    evidence = said.double().sum(0)
-    kinds = [c for c in range(evidence.shape[1]) if bool((secrets == c).any())]
-    scores = evidence.log_softmax(1)
-    areas = []
-    for c in kinds:
-        rest = scores[:, [j for j in range(scores.shape[1]) if j != c]].logsumexp(1)
-        areas.append(roc_auc_score((secrets == c).numpy(), (scores[:, c] - rest).numpy()))
-    return float(np.mean(areas))
-
-
-def _balanced(said: Tensor, secrets: Tensor) -> float:
-    """The mean over values of how often each is told, at equal odds."""
-    told = (said > 0).long() if said.dim() == 1 else said.double().sum(0).argmax(1)
-    return float(balanced_accuracy_score(secrets.numpy(), told.numpy()))

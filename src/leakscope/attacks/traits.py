@@ -8,6 +8,9 @@ from typing import Protocol, runtime_checkable
 from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Attack
 
+OF_VALUES = ("attribute", "property", "distribution")  # the games, in the papers' words, that tell a value
+OF_PEOPLE = ("user",)
+
 
 @dataclass(frozen=True)
 class Traits:

@@ -24,6 +24,11 @@ def calibrate(said: Array, way: Array) -> Array:
     return np.asarray(way[0] * said + way[1:])
 
 
+def log_loss(said: Array, told: NDArray[np.int64]) -> float:
+    """The mean of minus log p of what was ``told``, from log evidence (t, m) at equal odds."""
+    return float((np.logaddexp.reduce(said, axis=1) - said[np.arange(len(told)), told]).mean())
+
+
 def learn_calibration(
     said: Array,
     told: NDArray[np.int64],

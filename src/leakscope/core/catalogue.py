@@ -33,8 +33,10 @@ RecordingAudit  audit     audits.membership          How well the updates in a r
 LayerAudit      audit     audits.layers              Which layer of a model gives away what, and what protecting it costs.
 GuardAudit      audit     audits.guards              What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior          A fresh classifier per round on rehearsed releases with secrets at equal odds.
+Joint           attack    attacks.joint              Regularised discriminant analysis of all rounds' features together.
 NoiseAware      attack    attacks.posterior          Principal components of clean rehearsed gradients, the known noise drawn among them.
 Family          attack    attacks.family             The best of several classifiers, chosen and calibrated on people they were not fitted to.
+PLDA            attack    attacks.users              Probabilistic linear discriminant analysis of other people's gradients, then the likeliest candidate.
 Prototype       attack    attacks.users              The nearest candidate in an embedding learned by telling other people apart.
 LikelihoodRatio attack    audits.mechanism.canary    The most powerful test between two Gaussian releases of known means.
 L2              attack    audits.mechanism.canary    The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
@@ -51,7 +53,7 @@ InvertingGradients attack    attacks.reconstruction     Records whose gradients 
 FirstLayer      attack    attacks.closed_form        The records that a first linear layer with a bias gives away in closed form.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
-Strongest       attack    attacks.representations    The best of several attacks, chosen on records that none of them learned from.
+Strongest       attack    attacks.strongest          The best of several attacks, chosen on records that none of them learned from.
 Decensored      attack    attacks.representations    Censored representations mapped to those of an uncensored model, and the secret inferred from these.
 LossThreshold   attack    attacks.members            Members have less loss than a threshold, which known members and non-members set
 HeadConfidence  attack    attacks.members            Members are classified with more confidence than a threshold, whatever their label
@@ -67,6 +69,7 @@ Perceptron      head      attacks.heads              Neural network with one hid
 Logistic        head      attacks.heads              Logistic regression; ``strength`` is the inverse of the ridge penalty.
 MaxPool         reduction attacks.reductions         The largest of every ``width`` neighbours, sign kept.
 PCA             reduction attacks.reductions         Principal components of the rehearsed gradients.
+FirstInput      reduction attacks.reductions         The mean input of the first linear layer with a bias, each record weighing as it moved the layer.
 Flat            reduction attacks.reductions         The gradient as it is.
 UnitMax         reduction attacks.reductions         The largest |entry| over a layer's units, one value per input.
 Sketch          reduction attacks.reductions         Signed sums of entries, each entry in one of ``width`` sums.

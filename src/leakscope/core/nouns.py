@@ -77,22 +77,33 @@ class View:
 @dataclass(frozen=True, eq=False)
 class Heard:
     """What an adversary said of challenges: each round's log evidence (r, t, m), and where there is side
-    knowledge, the log evidence (t, m) of that alone."""
+    knowledge, the log evidence (t, m) of that alone. ``together`` (r, t, m): that of the first round, of
+    the first two and so on to all, from an adversary who reads them together."""
 
     rounds: Tensor
     side: Tensor | None = None
+    together: Tensor | None = None
 
     @property
     def evidence(self) -> Tensor:
-        """Of all rounds together (t, m), as if each were a witness of its own: Bayes' rule, equation 5 of
-        paper 000. Side knowledge is in every round's evidence, and counts once."""
-        total = self.rounds.double().sum(0)
-        if self.side is not None:
-            total = total - (len(self.rounds) - 1) * self.side
+        """Of all rounds (t, m). Unless they were read together, as if each were a witness of its own: Bayes'
+        rule, equation 5 of paper 000. Side knowledge is in every round's evidence, and counts once."""
+        if self.together is not None:
+            total = self.together[-1].double()
+        else:
+            total = self.rounds.double().sum(0)
+            if self.side is not None:
+                total = total - (len(self.rounds) - 1) * self.side
         return (total - total.amax(1, keepdim=True)).clamp(min=DEEPEST)
 
-    def seen(self, rounds: slice) -> Heard:
-        return replace(self, rounds=self.rounds[rounds])
+    def single(self, i: int) -> Heard:
+        """Of round ``i`` only."""
+        return Heard(self.rounds[i : i + 1], self.side)
+
+    def after(self, n: int) -> Heard:
+        """Of the first ``n`` rounds."""
+        together = None if self.together is None else self.together[:n]
+        return Heard(self.rounds[:n], self.side, together)
 
     @property
     def blind(self) -> Heard | None:
@@ -106,9 +117,6 @@ class Rehearsed:
 
     heard: Heard
     secrets: Tensor
-
-    def seen(self, rounds: slice) -> Rehearsed:
-        return replace(self, heard=self.heard.seen(rounds))
 
     @property
     def blind(self) -> Rehearsed | None:
@@ -166,16 +174,18 @@ class Transcript:
 
     def single(self, i: int) -> Transcript:
         """What an adversary would have said who saw round ``i`` only."""
-        return self._seen(slice(i, i + 1))
+        return self._seen(lambda heard: heard.single(i))
 
     def after(self, n: int) -> Transcript:
         """What the adversary said after the first ``n`` rounds."""
-        return self._seen(slice(0, n))
+        return self._seen(lambda heard: heard.after(n))
 
-    def _seen(self, rounds: slice) -> Transcript:
+    def _seen(self, part: Callable[[Heard], Heard]) -> Transcript:
         if self.heard is None or self.belief is None:
             return self
-        heard, rehearsed = self.heard.seen(rounds), self.rehearsed and self.rehearsed.seen(rounds)
+        heard, rehearsed = part(self.heard), self.rehearsed
+        if rehearsed is not None:
+            rehearsed = replace(rehearsed, heard=part(rehearsed.heard))
         guesses = _posterior(heard, self.belief, rehearsed)
         return replace(self, guesses=guesses, heard=heard, rehearsed=rehearsed)
 
@@ -251,6 +261,16 @@ class Attack(Protocol):
     """From what an adversary knows to how it guesses. It never sees the secrets of the real game."""
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess: ...
+
+
+@runtime_checkable
+class Crossfitted(Attack, Protocol):
+    """An attack that learns from all public records and says itself how far to trust it: what it said of
+    folds that it had not learned from."""
+
+    def crossfit(
+        self, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Callable[[View], Heard], Rehearsed]: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -171,6 +171,17 @@ class Through:
         return replace(release, blocks=blocks)
 
 
+def without_noise(channel: Channel, batch: int) -> tuple[Channel, float]:
+    """The channel without the Gaussian noise that its defense adds last, and the standard deviation of that
+    on the mean of ``batch`` records; the channel as it is, and 0, where there is none or it is not known."""
+    if isinstance(channel, Through):
+        inner, std = without_noise(channel.channel, batch)
+        return replace(channel, channel=inner), std
+    if isinstance(channel, GradientChannel):
+        return channel.noiseless(), channel.deviation(batch)
+    return channel, 0.0
+
+
 @dataclass(frozen=True)
 class Silent:
     """Releases nothing: through it no attack may find anything."""

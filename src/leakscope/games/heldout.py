@@ -37,6 +37,41 @@ def hold_out(knowledge: Knowledge, rng: torch.Generator) -> tuple[Knowledge, Kno
     return knowledge, replace(knowledge, trials=few)
 
 
+def cut(knowledge: Knowledge, folds: int, rng: torch.Generator) -> list[Knowledge]:
+    """Knowledge of disjoint public records, each part to deal its share of the rehearsals: as many ``folds``
+    as can be played, by value of the secret or by person. Where not even two can be, two parts of the same
+    records."""
+    game, data, user = (
+        knowledge.game,
+        getattr(knowledge.game, "data", None),
+        getattr(knowledge.game, "user", None),
+    )
+    column = user or getattr(game, "secret", None) or getattr(game, "column", None)
+    if isinstance(data, Dataset) and isinstance(column, str):
+        codes = data.secret(column)
+        places = _by_person(codes, rng) if user else _by_value(codes, rng)
+        for n in range(folds, 1, -1):
+            try:
+                parts = [game.on(data.take((places % n == i).nonzero()[:, 0])) for i in range(n)]
+            except DataError:
+                continue
+            return [replace(knowledge, game=part, trials=-(-knowledge.trials // n)) for part in parts]
+    return [replace(knowledge, trials=-(-knowledge.trials // 2))] * 2
+
+
+def _by_value(codes: Tensor, rng: torch.Generator) -> Tensor:
+    """Places (n,) of records in random order, value by value, so that turns have as many of each."""
+    order = torch.randperm(len(codes), generator=rng)
+    order = order[codes[order].argsort(stable=True)]
+    return order.argsort()
+
+
+def _by_person(codes: Tensor, rng: torch.Generator) -> Tensor:
+    """The place (n,) of each record's person in random order."""
+    people, which = codes.unique(return_inverse=True)
+    return torch.randperm(len(people), generator=rng)[which]
+
+
 def _first(codes: Tensor, share: float) -> Tensor:
     """Which records (n,) are among the first ``share`` of those of their value."""
     chosen = torch.zeros(len(codes), dtype=torch.bool)

@@ -11,6 +11,7 @@ from leakscope.core.errors import require
 from leakscope.core.nouns import (
     Attack,
     Channel,
+    Crossfitted,
     Game,
     Guess,
     Heard,
@@ -39,6 +40,11 @@ def play(
     """The adversary learns from its knowledge, the game deals, the adversary guesses."""
     agree(game, channel, knowledge)
     seed, (deal,) = integer(rng), fork(rng, 1)
+    if isinstance(attack, Crossfitted) and knowledge.calibration:
+        hear, rehearsed = attack.crossfit(knowledge, torch.Generator().manual_seed(seed))
+        view, secrets = game.deal(channel, trials, deal)
+        belief = knowledge.belief
+        return Transcript.of_rounds(secrets, hear(view), game.chances, belief=belief, rehearsed=rehearsed)
     learned, held = hold_out(knowledge, seeded(seed, "held out"))
     guess = attack(learned, torch.Generator().manual_seed(seed))
     view, secrets = game.deal(channel, trials, deal)

@@ -18,7 +18,8 @@ from torch import nn
 from leakscope.attacks.decoders import Decoder, Inversion
 from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
 from leakscope.attacks.rehearsal import candidates
-from leakscope.attacks.representations import Decensored, Fisher, Network, Stale, Strongest
+from leakscope.attacks.representations import Decensored, Fisher, Network, Stale
+from leakscope.attacks.strongest import Strongest
 from leakscope.attacks.traits import Shadowing, traits
 from leakscope.audits.guards.found import Attacked, Baseline, Judged, Needless
 from leakscope.audits.guards.task import measure_utility, with_head

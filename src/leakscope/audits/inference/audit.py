@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from leakscope.attacks.strongest import Strongest
 from leakscope.audits.inference.bounds import bound_releases
-from leakscope.audits.inference.found import Guarantee, Played, Round, Secret
+from leakscope.audits.inference.found import Guarantee, Played, Round, Secret, Tried
 from leakscope.audits.world import (
     Parts,
     Victim,
@@ -22,7 +23,8 @@ from leakscope.audits.world import (
     train_victim,
 )
 from leakscope.core.dataset import FEW
-from leakscope.core.nouns import Estimate, Game, Knowledge, Transcript, behind
+from leakscope.core.errors import PlanError
+from leakscope.core.nouns import Attack, Estimate, Game, Knowledge, Transcript, behind
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
 from leakscope.games.channels import GradientChannel
@@ -31,6 +33,7 @@ from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.information import mutual_information
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import advantage, auroc, guessing, roc, success_rate, tpr_at_fpr
+from leakscope.results.cell import words
 from leakscope.results.kind import Measured, World
 from leakscope.results.scores import Scores
 
@@ -53,7 +56,9 @@ def set_stage(world: World) -> Stage:
 
 def check(world: World) -> None:
     """Refuse a game that its records or its model cannot give."""
-    build_model(world, set_stage(world).parts.train, defend(world))
+    stage = set_stage(world)
+    _attacks(world, stage)
+    build_model(world, stage.parts.train, defend(world))
 
 
 def run(world: World) -> Measured[Played]:
@@ -71,9 +76,11 @@ def play_stage(world: World, stage: Stage, victim: Victim) -> Played:
     channel = channel.prepared(stage.rehearsal, seeded(seed, "defense"))
     belief = channel if cell.adaptive else channel.undefended()
     knowledge = Knowledge(stage.rehearsal, belief, cell.rehearsals, stage.game.chances)
-    attack = construct(cell.attack, "attack", trusted=world.trusted)
+    attack, used, tried = choose_attack(world, stage, knowledge)
     transcript = play(stage.game, channel, attack, knowledge, trials=cell.trials, rng=seeded(seed, "play"))
     return Played(
+        attack=used,
+        tried=tried,
         secret=describe_secret(stage),
         scores=measure(transcript),
         guessing=guessing(transcript),
@@ -84,6 +91,32 @@ def play_stage(world: World, stage: Stage, victim: Victim) -> Played:
         guarantee=account(world, stage, victim),
         utility=measure_worth(victim, stage.parts.test),
     )
+
+
+def choose_attack(world: World, stage: Stage, knowledge: Knowledge) -> tuple[Attack, str, tuple[Tried, ...]]:
+    """The cell's attack and its name; of several, the one that does best on public records."""
+    attack, table = _attacks(world, stage), world.cell.attack
+    if not isinstance(attack, Strongest):
+        return attack, words(table), ()
+    scores = attack.judged(knowledge, seeded(world.seed, "choice"))
+    names = [words(part) for part in table["attacks"]]
+    tried = tuple(Tried(attack=name, score=score) for name, score in zip(names, scores, strict=False))
+    best = max(range(len(scores)), key=scores.__getitem__, default=0)
+    return attack.attacks[best], names[best], tried
+
+
+def _attacks(world: World, stage: Stage) -> Attack:
+    """The cell's attack, if it plays the cell's game."""
+    attack: Attack = construct(world.cell.attack, "attack", trusted=world.trusted)
+    asked: Any = stage.game
+    for part in attack.attacks if isinstance(attack, Strongest) else (attack,):
+        plays = getattr(part, "plays", (asked.kind,))
+        if asked.kind not in plays:
+            raise PlanError(
+                f"attack {type(part).__name__} must play the game that is asked, {asked.kind} inference, got "
+                f"one for {' and '.join(plays)} inference; leave it out to have the strongest chosen."
+            )
+    return attack
 
 
 def account(world: World, stage: Stage, victim: Victim) -> Guarantee:

@@ -43,9 +43,19 @@ class Guarantee(FrozenModel):
     training: Accounted | None = None
 
 
-class Played(FrozenModel):
-    """One game, played."""
+class Tried(FrozenModel):
+    """An attack among which the one that was played was chosen, and minus its log loss, in nats, on public
+    records that it had not learned from."""
 
+    attack: str
+    score: float
+
+
+class Played(FrozenModel):
+    """One game, played by ``attack``; "": by the cell's own, as results of before there was a choice."""
+
+    attack: str = ""
+    tried: tuple[Tried, ...] = ()
     secret: Secret
     scores: Scores[Estimate]
     guessing: float

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from leakscope.audits.inference import audit, page
 from leakscope.audits.inference.found import Played
-from leakscope.audits.inference.settings import column_of
+from leakscope.audits.inference.settings import column_of, name_attack
 from leakscope.report.pages import promised, small
-from leakscope.results.cell import Cell, Table, words
+from leakscope.results.cell import Cell, Table
 from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
@@ -31,7 +31,7 @@ class InferenceKind:
             shields=shields,
             protected=bool(shields),
             adaptive=cell.adaptive if shields else None,
-            attack=words(cell.attack),
+            attack=name_attack(cell),
         )
 
     def check(self, world: World) -> None:
@@ -42,6 +42,7 @@ class InferenceKind:
 
     def numbers(self, cell: Cell, found: Played, about: Number) -> Iterator[Number]:
         about = replace(about, secret=found.secret.column or about.secret, question=found.secret.kind)
+        about = replace(about, attack=found.attack or about.attack)
         yield from of_scores(about, found.scores, guessing=found.guessing)
         bound = replace(about, about="bound", attack="", bound="upper", covers="shown")
         yield from of_value(bound, "advantage", found.bounds.advantage)

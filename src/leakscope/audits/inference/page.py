@@ -70,7 +70,7 @@ def judge(group: Group) -> Verdict:
         notes=tuple(_notes(group, worst)),
         anchor=group.anchor,
         order=worst.scores.advantage.low if worst.scores.advantage else 0.0,
-        attack=_attack(worst),
+        attack=worst.attack,
         measure="success",
         average=worst.scores.success,
         guessing=worst.guessing,
@@ -137,12 +137,6 @@ def _notes(group: Group, worst: Setting) -> list[str]:
     if lost and worst.runs:
         notes.append(f"{plural(lost, 'more setting')} failed and {'is' if lost == 1 else 'are'} not counted.")
     return notes
-
-
-def _attack(row: Setting) -> str:
-    from leakscope.results.cell import words
-
-    return words(row.cell.attack)
 
 
 def describe_epsilon(accounted: Accounted) -> str:
@@ -237,7 +231,6 @@ def _body(groups: Sequence[Group], rows: Sequence[Setting]) -> Markup:
         span=(min(0.0, math.floor(min(lows, default=0.0) * 4) / 4), 1.0),
         goal=SLIGHT,
         vacuous=plot.VACUOUS,
-        attack_of=_attack,
         epsilon=describe_epsilon,
         thinned=thinned,
         too_few=too_few,

@@ -17,6 +17,7 @@ from leakscope.data.files import absent, sha256
 
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
+CHOICE = 600  # rehearsals by which the strongest attack is chosen
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
@@ -169,18 +170,20 @@ def document(
     model: Table | None = None,
     training: Table | None = None,
     defenses: Sequence[Table] = (),
+    attack: Table | None = None,
     dp: Table | None = None,
     name: str = "Audit",
 ) -> Table:
     """The plan of an audit, ready for TOML: attribute inference if the secret is an input, property
     and distributional inference with it taken out, user inference if a column says who is who.
 
-    Each again under every one of ``defenses``, against an adversary who knows it. ``dp``, a DPSGD
-    table, adds the audit of one attribute's epsilon. With a ``user`` all records are split by person."""
+    Each again under every one of ``defenses``, against an adversary who knows it. Every game is played by the
+    strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit of one attribute's epsilon. With a ``user`` all records are split by person."""
     records.secret(secret)
     table = {**table, "by": user} if user else table
-    reduce = {"name": "MaxPool", "width": 3 if records.columns else 10}
-    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, reduce=reduce)
+    width = 3 if records.columns else 10
+    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch)
+    cells = [cell | {"attack": attack or attacks_on(cell["game"], width=width)} for cell in cells]
     for defense in defenses:
         cells += [
             cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
@@ -195,7 +198,6 @@ def document(
     defaults: Table = {
         "data": table,
         "model": model or _model(records),
-        "attack": {"name": "Posterior", "reduce": reduce},
         "rounds": rounds,
         "trials": trials,
         "rehearsals": rehearsals,
@@ -203,6 +205,21 @@ def document(
     if training:
         defaults["training"] = training
     return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
+
+
+def attacks_on(game: Table, *, width: int) -> Table:
+    """The attacks among which the strongest plays a game: ours in closed form, and the papers'."""
+    pooled = {"name": "MaxPool", "width": width}
+    ordinal = {"ordinal": True} if "column" in game else {}
+    attacks: list[Table] = [
+        {"name": "Joint"} | ordinal,
+        {"name": "Posterior", "reduce": pooled} | ordinal,
+        {"name": "NoiseAware"} | ordinal,
+    ]
+    if "user" in game:
+        components = {"name": "PCA", "components": 200}
+        attacks = [{"name": "PLDA"}, {"name": "PLDA", "reduce": components}, {"name": "Prototype"}]
+    return {"name": "Strongest", "by": "loss", "rehearsals": CHOICE, "attacks": attacks}
 
 
 def _cells(
@@ -213,7 +230,6 @@ def _cells(
     user: str | None,
     known: Sequence[str],
     batch: int,
-    reduce: Table,
 ) -> list[Table]:
     cells: list[Table] = []
     inference: Table = {"name": "Inference", "secret": secret, "batch": batch}
@@ -229,7 +245,6 @@ def _cells(
             "id": "distribution",
             "data": outside,
             "game": {"name": "Distribution", "column": secret, "batch": 8 * batch},
-            "attack": {"name": "Posterior", "ordinal": True, "reduce": reduce},
         }
     )
     if user:
@@ -286,8 +301,4 @@ def _user_cell(records: Dataset, user: str, *, batch: int) -> Table:
         raise DataError(
             f"{records.name}: most values of {user!r} have one record; user inference needs at least 2 each."
         )
-    return {
-        "id": "user",
-        "game": {"name": "UserInference", "user": user, "batch": batch},
-        "attack": {"name": "Prototype"},
-    }
+    return {"id": "user", "game": {"name": "UserInference", "user": user, "batch": batch}}

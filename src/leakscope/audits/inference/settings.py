@@ -45,6 +45,12 @@ class Setting:
         return self.runs[0].found if self.runs else None
 
     @property
+    def attack(self) -> str:
+        """The attack that was played, over seeds."""
+        played = dict.fromkeys(run.found.attack for run in self.runs if run.found and run.found.attack)
+        return " or ".join(played) or name_attack(self.cell)
+
+    @property
     def secret(self) -> Secret | None:
         return self.found.secret if self.found else None
 
@@ -268,6 +274,12 @@ def group_settings(results: Iterable[Result[Played]]) -> list[Group]:
         value = secret.values[-1] if secret and secret.values and len(secret.values) != count else column
         made.append(Group(kind, column, str(value), rows[0].cell.source, count, rows, shared, len(made) + 1))
     return made
+
+
+def name_attack(cell: Cell) -> str:
+    """What is to be played, before it is known which of several is the strongest."""
+    parts = cell.attack.get("attacks")
+    return f"the strongest of {', '.join(words(part) for part in parts)}" if parts else words(cell.attack)
 
 
 def column_of(cell: Cell) -> str:
