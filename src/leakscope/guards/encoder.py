@@ -256,4 +256,4 @@ class Guarded:
     encoder: Encoder
     privacy: nn.Module | None
     history: tuple[Mapping[str, float], ...]
-    seconds: float
+    seconds: float = 0.0

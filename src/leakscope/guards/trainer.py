@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError
-from leakscope.core.rng import fork
 from leakscope.guards.batches import Seen, Source
 from leakscope.guards.encoder import Perturbation, represented
-from leakscope.guards.protections import Protection, Watched
+from leakscope.guards.protections import Protection
 from leakscope.guards.utilities import Utility
 
 CAP = 5.0  # on the norm of the encoder's gradient
@@ -61,11 +59,6 @@ class Rngs:
     utility: torch.Generator
     privacy: torch.Generator
     watch: torch.Generator
-
-    @staticmethod
-    def of(rng: torch.Generator) -> Rngs:
-        """Five of one."""
-        return Rngs(*fork(rng, 5))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +100,16 @@ class Alternation:
         return torch.optim.Adam(leaves, lr=self.rate, fused=True)
 
     @property
+    def nets(self) -> list[nn.Module]:
+        """Every network."""
+        return [self.network, self.utility.net, *(one.net for one in self.protections)]
+
+    @property
+    def head(self) -> nn.Module | None:
+        """The task head, where there is one."""
+        return self.utility.net if self.utility.task else None
+
+    @property
     def noise(self) -> Perturbation:
         """The perturbation as it is now."""
         if self.phi is None:
@@ -146,7 +149,7 @@ class Alternation:
 
     def _penalty(self, seen: Seen, r: Tensor, rng: torch.Generator) -> Tensor:
         terms = [
-            weight * one.penalty(seen, r, self.utility.head, rng)
+            weight * one.penalty(seen, r, self.head, rng)
             for weight, one in zip(self.weights, self.protections, strict=True)
         ]
         return torch.stack(terms).sum()
@@ -164,7 +167,7 @@ class Alternation:
     def _privacy_steps(self, seen: Seen, clean: Tensor) -> None:
         for _ in range(self.steps):
             r = self.perturbed(clean, self.rngs.privacy)
-            lost = [one.own(seen, r, self.utility.head, self.rngs.privacy) for one in self.protections]
+            lost = [one.own(seen, r, self.head, self.rngs.privacy) for one in self.protections]
             slopes = torch.autograd.grad(lost, self.leaves["privacy"])
             for parameter, own in zip(self.leaves["privacy"], slopes, strict=True):
                 parameter.grad = own
@@ -190,20 +193,19 @@ class Alternation:
     @torch.no_grad()
     def watched(self, seen: Seen) -> dict[str, float]:
         """Losses on records held back, and how well the privacy networks do there."""
-        modules = [self.network, self.utility.net, *(one.net for one in self.protections)]
-        for module in modules:
+        for module in self.nets:
             module.eval()
         rng = self.rngs.watch
         clean = represented(self.network, seen.x, normed=self.normed)
         r = self.perturbed(clean, rng)
         kept = float(self.utility.loss(seen, clean, r, rng))
-        found = [one.watched(seen, r, self.utility.head, rng) for one in self.protections]
-        for module in modules:
+        found = [one.watched(seen, r, self.head, rng) for one in self.protections]
+        for module in self.nets:
             module.train()
-        terms = sum(weight * one.found for weight, one in zip(self.weights, found, strict=True))
+        terms = sum(weight * one["found"] for weight, one in zip(self.weights, found, strict=True))
         table = {"held_utility": kept, "held_total": (1 - self.lam) * kept + self.lam * terms}
         for i, one in enumerate(found):
-            table |= {f"{key}{i or ''}": value for key, value in _said(one).items()}
+            table |= {f"{key}{i or ''}": value for key, value in one.items()}
         return table
 
 
@@ -211,25 +213,6 @@ def _mixed(kept: Tensor, against: Tensor | None, lam: float) -> Tensor:
     """(1 - lambda) of one and lambda of the other. What the privacy term does not depend on, such as a head
     that its network does not look at, descends its own loss at full weight, with lambda = 1 too."""
     return kept if against is None else (1 - lam) * kept + lam * against
-
-
-def _said(one: Watched) -> dict[str, float]:
-    table = {"cross_entropy": one.cross_entropy, "found": one.found}
-    if one.posterior is not None and one.target is not None:
-        table["auroc"] = auroc(one.posterior, one.target)
-    return table
-
-
-def auroc(posterior: Tensor, target: Tensor) -> float:
-    """Area under the ROC curve, one against the rest, its mean over the values that occur: ranks alone."""
-    areas = []
-    for value in target.unique().tolist():
-        hit = (target == value).numpy()
-        yes, no = int(hit.sum()), int((~hit).sum())
-        if yes and no:
-            ranks = stats.rankdata(posterior[:, value].numpy())
-            areas.append((ranks[hit].sum() - yes * (yes + 1) / 2) / (yes * no))
-    return float(sum(areas) / len(areas)) if areas else 0.5
 
 
 def train(
@@ -285,8 +268,7 @@ def check_finite(alternation: Alternation, table: dict[str, float], when: str) -
 
 
 def _parts(alternation: Alternation) -> list[nn.Module]:
-    nets = [alternation.network, alternation.utility.net, *(one.net for one in alternation.protections)]
-    return nets if alternation.phi is None else [*nets, alternation.phi]
+    return alternation.nets if alternation.phi is None else [*alternation.nets, alternation.phi]
 
 
 def _state(alternation: Alternation) -> list[dict[str, Any]]:
