@@ -12,9 +12,9 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError
-from leakscope.data.files import as_folder, located
+from leakscope.data.files import folder_of
 from leakscope.data.table import Cells, dataset
-from leakscope.data.tabular import from_csv
+from leakscope.data.tabular import from_csv, text_table
 
 LABEL = "income"
 SECRETS = ("sex", "race", "marital-status")
@@ -49,17 +49,14 @@ RANGE = ("age", "hours-per-week", "education-num")  # as (x - least) / most
 
 def adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """All 48,842 rows, "?" being a category; 108 inputs one-hot (6 numbers, 102 dummies), else 14."""
-    if path is not None:
-        table = from_csv(path, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
-    else:
-        with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
-            table = from_csv(shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
+    with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
+        table = from_csv(path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
     return replace(table, name="adult")
 
 
 def uci_adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """The same table from UCI's own files, adult.data and adult.test in one folder."""
-    folder = as_folder(located("uci-adult", path, "adult"), "adult.data", "adult.test")
+    folder = folder_of("uci-adult", path, "adult", "adult.data", "adult.test")
     parts = [_uci(folder / "adult.data", skip=0), _uci(folder / "adult.test", skip=1)]
     rows = pd.concat(parts, ignore_index=True)
     # The test file ends its labels in a dot.
@@ -123,17 +120,8 @@ def _scaled(numbers: Tensor, name: str) -> Tensor:
 
 
 def _uci(path: Path, *, skip: int) -> pd.DataFrame:
-    try:
-        rows = pd.read_csv(
-            path,
-            names=list(COLUMNS),
-            skiprows=skip,
-            dtype=object,
-            na_filter=False,
-            skipinitialspace=True,
-        )
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not UCI's file ({str(error).strip()}); fetch it again.") from error
+    text = {"dtype": object, "na_filter": False, "skipinitialspace": True}
+    rows = text_table(path, "UCI's file", names=list(COLUMNS), skiprows=skip, **text)
     if not isinstance(rows.index, pd.RangeIndex) or (rows[LABEL] == "").any():
         raise DataError(f"{path} must have {len(COLUMNS)} cells in every row; fetch it from UCI again.")
     return rows

@@ -25,7 +25,7 @@ from torch import Tensor
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
 from leakscope.data.files import (
-    COPIES,
+    PARTS,
     absent,
     as_file,
     as_folder,
@@ -33,16 +33,17 @@ from leakscope.data.files import (
     labels,
     listed,
     located,
+    marked_by,
+    parts_of,
 )
 from leakscope.data.table import Cells
-from leakscope.data.tabular import check_roles, header_of, pieces
+from leakscope.data.tabular import header_of, pieces, roles_of
 
 WORDS, LENGTH = 10_000, 200  # the words that are numbered and the words of a text that are kept
 PADDING, UNKNOWN = "<padding>", "<unknown>"
 SENTIMENTS = ("negative", "positive")
 LENGTHS = ("short", "long")
 RATINGS = ("moderate", "extreme")  # extreme: the best or the worst there is, 10 or 1
-PARTS = ("train", "test")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _NAME = re.compile(r"\d+_(\d+)\.txt")
@@ -72,25 +73,23 @@ def imdb(
     Private are the full length (long: above the training reviews' median) and the rating (extreme: 1 or
     10). ``part`` is "train" or "test", "all" for one after the other.
     """
-    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
+    chosen = parts_of(part)
     where = located("imdb", path, "imdb.json.gz")
     wanted = PARTS if part != "train" else ("train",)  # the words are always those of the training reviews
     found = _folder(where, wanted) if where.is_dir() else _json(where, wanted)
     train = [tokens(text) for text in found["train"].text]
-    kept = [one for name, one in found.items() if part in ("all", name)]
+    kept = [found[name] for name in chosen]
     split = [train if one is found["train"] else [tokens(text) for text in one.text] for one in kept]
     texts = [text for some in split for text in some]
     numbers, column = _numbered(texts, by=train, words=words, length=length)
     rating = np.asarray([value for one in kept for value in one.rating])
-    return Dataset(
-        numbers,
-        labels(np.asarray([y for one in kept for y in one.label]), SENTIMENTS, where=f"labels of {where}"),
-        {"length": _long(texts, by=train), "rating": torch.from_numpy(np.isin(rating, (1, 10))).long()},
-        name="imdb",
-        columns=(column,),
-        values={"sentiment": SENTIMENTS, "length": LENGTHS, "rating": RATINGS},
-        label="sentiment",
-    )
+    y = labels(np.asarray([y for one in kept for y in one.label]), SENTIMENTS, where=f"labels of {where}")
+    codes = {
+        "sentiment": (y, SENTIMENTS),
+        "length": (_long(texts, by=train), LENGTHS),
+        "rating": (torch.from_numpy(np.isin(rating, (1, 10))).long(), RATINGS),
+    }
+    return marked_by(numbers, codes, name="imdb", columns=(column,))
 
 
 def text_csv(
@@ -110,29 +109,25 @@ def text_csv(
     """
     file = as_file(located("text-csv", path, "text.csv"))
     names, header = listed(secrets), header_of(file)
-    check_roles(header, file, label=label, secrets=names, drop=(), user=user)
+    roles = roles_of(header, file, label=label, secrets=names, user=user)
     if text not in header:
         raise absent(text, header, where=str(file))
-    roles = {label: "label", **dict.fromkeys(names, "secret")} | ({user: "user"} if user is not None else {})
     require(text not in roles, "text", "a column that is neither label, secret nor user", text)
     cells = {name: Cells(name, role) for name, role in roles.items()}
     split: list[list[str]] = []
     for piece in pieces(file, header):
         split += [tokens(one) for one in piece[text]]
-        fits(8.0 * COPIES * len(split) * length, file, memory=None)
+        fits(8.0 * len(split) * length, file)
         for name, column in cells.items():
             column.add(piece[name].to_numpy(dtype=object))
     if not split:
         raise DataError(f"{file} must have rows below its header, and it has none; check how it was written.")
     numbers, place = _numbered(split, by=split, words=words, length=length)
     marked = {name: column.levels() for name, column in cells.items()}
-    y, _ = marked[label]
-    private = {name: codes for name, (codes, _) in marked.items() if name != label}
-    values = {name: known for name, (_, known) in marked.items()}
     if "length" not in header:
-        private["length"], values["length"] = _long(split, by=split), LENGTHS
+        marked["length"] = _long(split, by=split), LENGTHS
     stem = file.name.removesuffix(".gz").removesuffix(".csv")
-    return Dataset(numbers, y, private, name=stem, columns=(place,), values=values, label=label)
+    return marked_by(numbers, marked, name=stem, label=label, columns=(place,))
 
 
 def _numbered(
