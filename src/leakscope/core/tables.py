@@ -25,7 +25,6 @@ Table = dict[str, Any]
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
-    """The object a table names; ``given`` are arguments that are not in the table."""
     target, arguments = called(table, (role,), trusted, given=set(given))
     return _made(target, arguments | given)
 
@@ -170,7 +169,6 @@ def _value(where: str, value: Any, hint: Any, trusted: Iterable[str]) -> Any:
 
 
 def _plain(hint: Any) -> bool:
-    """Whether an annotation is made of plain data only."""
     if hint is Any or hint in (int, float, str, bool, type(None), Ellipsis, dict, list, tuple):
         return True
     if typing.get_origin(hint) is typing.Literal:

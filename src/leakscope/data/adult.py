@@ -100,13 +100,11 @@ def census42(*, path: str | Path | None = None) -> Dataset:
 
 
 def _coded(data: Dataset, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """A column's codes, from its dummies."""
     words = next(column.values for column in data.columns if column.name == name)
     return data.x[:, data.positions(name)].argmax(1), words
 
 
 def _merged(data: Dataset, name: str, rare: tuple[str, ...], *, into: str) -> tuple[Tensor, tuple[str, ...]]:
-    """A column's codes, its rare values under one word."""
     codes, words = _coded(data, name)
     renamed = [into if word in rare else word for word in words]
     kept = tuple(sorted(set(renamed)))

@@ -83,7 +83,6 @@ def records(x: Array, where: str) -> Tensor:
 
 
 def byte_images(images: Array, file: Path, form: str, *, fit: bool) -> Tensor:
-    """Images that must be bytes of this form."""
     if images.dtype != np.uint8 or not fit:
         raise DataError(
             f"{file} must hold images of bytes, {form}, and they are {images.dtype} of shape {images.shape}; "
@@ -93,7 +92,6 @@ def byte_images(images: Array, file: Path, form: str, *, fit: bool) -> Tensor:
 
 
 def _marks(values: Array, names: Array | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """The codes of a label or a secret, and their names."""
     if values.ndim != 1 or values.dtype.kind not in "buiUS" or not len(values):
         raise DataError(
             f"{where} must hold integers or words, one per record, and it holds {values.dtype} of shape "

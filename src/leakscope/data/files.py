@@ -58,7 +58,6 @@ def located(name: str, path: str | Path | None, default: str) -> Path:
 
 
 def as_file(path: str | Path) -> Path:
-    """The path of a file that is there."""
     path = Path(path)
     try:
         there = path.exists()
@@ -74,7 +73,6 @@ def as_file(path: str | Path) -> Path:
 
 
 def as_folder(path: Path, *parts: str) -> Path:
-    """The path of a folder that is there and holds ``parts``."""
     if not path.is_dir():
         raise DataError(f"{path} must be a folder that exists; give the folder the data was unpacked in.")
     for part in parts:
@@ -84,7 +82,6 @@ def as_folder(path: Path, *parts: str) -> Path:
 
 
 def folder_of(name: str, path: str | Path | None, default: str, *parts: str) -> Path:
-    """The folder of a set as it was published."""
     return as_folder(located(name, path, default), *parts)
 
 
@@ -124,7 +121,6 @@ def listed(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def absent(name: str, known: Sequence[str], *, where: str, kind: str = "column") -> DataError:
-    """The refusal of a name that is not among those ``known``."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     first = ", ".join(repr(one) for one in known[:40]) + (", ..." if len(known) > 40 else "")
     meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""

@@ -89,7 +89,6 @@ def _sexes(path: Path) -> dict[int, str]:
 
 
 def _emobase(files: Sequence[Path]) -> Array:
-    """The 988 emobase functionals of whole clips."""
     try:
         import opensmile
     except ImportError as error:

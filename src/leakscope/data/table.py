@@ -35,11 +35,9 @@ class Cells:
 
     @property
     def most(self) -> float:
-        """How many values it may have as a category."""
         return math.inf if self.role == "user" else CATEGORIES
 
     def add(self, text: Array) -> None:
-        """The next cells, as text."""
         codes, kinds = pd.factorize(text)
         self._add_codes(codes, kinds)
         if self._numbers is not None:
@@ -72,7 +70,6 @@ class Cells:
         self.blank += int(blank[codes].sum())
 
     def _word(self, kinds: Array) -> str:
-        """The first of these values that is no number."""
         words = [kind for kind, number in zip(kinds, _parsed(kinds), strict=True) if math.isnan(number)]
         return str(words[0])[:40] if words else str(kinds[0])[:40]
 
@@ -88,7 +85,6 @@ class Cells:
 
     @property
     def empty(self) -> int:
-        """How many cells are empty."""
         code = self.known.get("", -1)
         return self.blank if self.numeric else sum(int((part == code).sum()) for part in self._codes or [])
 

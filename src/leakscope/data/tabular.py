@@ -207,7 +207,6 @@ class Lines(io.RawIOBase):
 
 
 def header_of(path: Path) -> list[str]:
-    """The names in a CSV's first row."""
     with io.BufferedReader(Lines(path)) as file:
         try:
             columns = file.readline(LONGEST).count(b",") + 1

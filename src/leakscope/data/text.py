@@ -50,7 +50,6 @@ _NAME = re.compile(r"\d+_(\d+)\.txt")
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text."""
     return [word.replace("\u2019", "'") for word in _WORD.findall(_BREAK.sub(" ", text).lower())]
 
 

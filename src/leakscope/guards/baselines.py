@@ -75,7 +75,6 @@ class DPParameters(TimedGuard):
         return renamed(found, self, network=_changed(found.encoder.network, lambda w: w + self.noise(w, own)))
 
     def noise(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws of this kind and standard deviation."""
         if self.kind == "gaussian":
             return self.scale * torch.randn(like.shape, generator=rng, dtype=like.dtype)
         return laplace(like, self.scale / math.sqrt(2), rng)
@@ -108,7 +107,6 @@ class Compressed(TimedGuard):
 
 
 def _changed(network: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
-    """A copy whose parameters, as one vector, are changed."""
     made = copy.deepcopy(network)
     vector_to_parameters(change(parameters_to_vector(made.parameters())), made.parameters())
     return made
@@ -138,7 +136,6 @@ class AdversarialTraining(TimedGuard):
 
     @property
     def guard(self) -> Inf2Guard:
-        """The guard that this is."""
         settings: Mapping[str, Any] = vars(self.plain)
         return Inf2Guard(
             "attribute",

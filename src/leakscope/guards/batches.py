@@ -34,11 +34,9 @@ class Seen:
 
     @staticmethod
     def of(data: Dataset) -> Seen:
-        """All records of a dataset."""
         return Seen(data.x, data.y, data.private, len(data))
 
     def beside(self, others: Dataset) -> Seen:
-        """The same records, and others after them."""
         return replace(self, x=torch.cat([self.x, others.x]), y=torch.cat([self.y, others.y]))
 
 
@@ -162,7 +160,6 @@ class Source:
         others: Dataset | None = None,
         subsets: Subsets | None = None,
     ) -> Source:
-        """The records, split."""
         require(batch >= 2, "batch", "at least 2", batch)
         data = named(data)
         if others is not None:
@@ -172,7 +169,6 @@ class Source:
         return Source(fit, held, batch, subsets=subsets)
 
     def epoch(self, rng: torch.Generator) -> Iterator[Seen]:
-        """The steps of one epoch."""
         if self.subsets is not None:
             own = self.subsets.epoch(self.data, rng)
         else:
@@ -206,7 +202,6 @@ def named(data: Dataset) -> Dataset:
 
 
 def _split(data: Dataset, rng: torch.Generator) -> tuple[Dataset, Dataset]:
-    """What is trained on and what is held back."""
     held = max(LEAST, int(HELD * len(data)))
     if len(data) < 2 * held:
         raise DataError(

@@ -83,7 +83,6 @@ class DPSGDGuard(TimedGuard):
 
     @staticmethod
     def _said(guard: Inf2Guard) -> Inf2Guard:
-        """What of a guard counts here."""
         parts = {name: getattr(guard, name) for name in ("column", "lam", "loss", "steps", "hidden")}
         return Inf2Guard("attribute", **parts)
 
@@ -132,7 +131,6 @@ class DPSGDGuard(TimedGuard):
         return tuple(history)
 
     def records(self, data: Dataset) -> TensorDataset:
-        """What a step samples from."""
         column = self.guard.column if self.guard else None
         return TensorDataset(data.x, data.y, data.y if column is None else data.secret(column))
 
@@ -182,7 +180,6 @@ class _Told:
         self.batches = _forever(batches)
 
     def learn(self) -> None:
-        """The network's own steps, each on a sample of its own."""
         for _ in range(self.guard.steps):
             x, _, codes = next(self.batches)
             with torch.no_grad():

@@ -51,7 +51,6 @@ class Perturbation:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is added."""
         return self.kind == "none" or self.scale == 0
 
     def draws(self, like: Tensor, rng: torch.Generator) -> Tensor:
@@ -72,7 +71,6 @@ class Perturbation:
         return torch.from_numpy(found).to(like.dtype)
 
     def delta(self, draws: Tensor) -> Tensor:
-        """What draws become."""
         if self.kind == "uniform":
             return self.scale * math.sqrt(3) * (2 * draws - 1)
         if self.kind == "learned":

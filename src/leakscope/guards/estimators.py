@@ -153,7 +153,6 @@ class Trained(ABC):
         return net
 
     def _net(self, left: int, right: int, *, codes: bool) -> nn.Module:
-        """(x, y) -> scores (n, n)."""
         return CriticNet(left, right, self.hidden, codes=codes)
 
     def _ascent(self) -> Bound:
@@ -329,7 +328,6 @@ def _even(rows: Tensor, most: int) -> tuple[Tensor, ...]:
 
 
 def _apart(scores: Tensor) -> Tensor:
-    """The scores of pairs that were not drawn together."""
     n = len(scores)
     return scores.flatten()[1:].view(n - 1, n + 1)[:, :-1].flatten()
 

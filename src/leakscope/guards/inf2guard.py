@@ -117,7 +117,6 @@ class Inf2Guard(TimedGuard):
             self.subsets()
 
     def subsets(self) -> Subsets:
-        """The subsets whose property is the secret."""
         return Subsets(str(self.column), self.value, self.shares, self.sizes)
 
     def hides(self) -> tuple[Hidden, ...]:
@@ -228,7 +227,6 @@ def assembled(
 def unprotected(
     guard: Inf2Guard, data: Dataset, nets: torch.Generator, steps: torch.Generator
 ) -> tuple[Alternation, Shape]:
-    """Encoder and utility network, and the shape of a representation."""
     own, beside = fork(nets, 2)
     network = initialised(lambda: guard.encoder(data), own)
     shape = representation_shape(network, data, normed=guard.normed)
@@ -252,7 +250,6 @@ def unprotected(
 
 
 def initialised_utility(guard: Inf2Guard, data: Dataset, shape: Shape, rng: torch.Generator) -> Utility:
-    """What the guard keeps, with a new network."""
     records = tuple(data.x.shape[1:])
     if guard.utility == "labels":
         net = initialised(lambda: reader(shape, data.classes, guard.head), rng)
@@ -267,7 +264,6 @@ def initialised_utility(guard: Inf2Guard, data: Dataset, shape: Shape, rng: torc
 def protection(
     guard: Inf2Guard, data: Dataset, shape: Shape, rng: torch.Generator, *, head: bool
 ) -> Protection:
-    """What the guard protects, with a new privacy network."""
     if guard.secret == "reconstruction":
         critic = initialised(lambda: Critic(tuple(data.x.shape[1:]), shape), rng)
         return OfInputs(critic, guard.loss)
@@ -294,7 +290,6 @@ def _sight(guard: Inf2Guard, data: Dataset, shape: Shape, *, head: bool) -> tupl
 
 
 def representation_shape(network: nn.Module, data: Dataset, *, normed: bool) -> Shape:
-    """The shape of one representation."""
     training = network.training
     with torch.no_grad():
         r = represented(network.eval(), data.x[:1], normed=normed)
@@ -323,7 +318,6 @@ def check_column(data: Dataset, column: str | None) -> None:
 
 
 def check_numbers(data: Dataset) -> None:
-    """Refuse texts."""
     if not data.x.is_floating_point():
         raise DataError(
             f"{data.name}: a guard needs records of numbers, got {data.x.dtype}; embed words first."

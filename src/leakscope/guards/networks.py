@@ -13,7 +13,6 @@ Shape = tuple[int, ...]
 
 
 def perceptron(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(widths):
         layers += [nn.Linear(wide, narrow), nn.ReLU()]

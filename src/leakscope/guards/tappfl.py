@@ -87,14 +87,12 @@ class TAPPFL(TimedGuard):
 
     @property
     def lams(self) -> tuple[float, ...]:
-        """One for each device."""
         return self.lam if isinstance(self.lam, tuple) else (self.lam,) * self.devices
 
     def hides(self) -> tuple[Hidden, ...]:
         return (Hidden("attribute", self.column, None if isinstance(self.lam, tuple) else self.lam),)
 
     def guard(self, lam: float) -> Inf2Guard:
-        """What a device does in one step."""
         same = {name: getattr(self, name) for name in SAME}
         return Inf2Guard("attribute", lam=lam, batch=max(2, self.batch), **same)
 
@@ -177,7 +175,6 @@ class _Federation:
         return state, {"epoch": float(r), **mean}
 
     def _local(self, r: int, device: int, state: State) -> State:
-        """The device's encoder after its local training."""
         if device not in self.members:
             made = self._new(self.plan.lams[device], device)
             if "privacy" in self.start:

@@ -101,7 +101,6 @@ class Alternation:
 
     @property
     def nets(self) -> list[nn.Module]:
-        """Every network."""
         return [self.network, self.utility.net, *(one.net for one in self.protections)]
 
     @property
@@ -111,7 +110,6 @@ class Alternation:
 
     @property
     def noise(self) -> Perturbation:
-        """The perturbation as it is now."""
         if self.phi is None:
             return self.perturbation
         with torch.no_grad():
@@ -120,7 +118,6 @@ class Alternation:
         return Perturbation(now.kind, now.scale, now.mean.detach().clone(), now.deviation)
 
     def perturbed(self, clean: Tensor, rng: torch.Generator) -> Tensor:
-        """Representations with fresh noise."""
         noise = self.noise
         return clean if noise.silent else clean + noise.delta(noise.draws(clean, rng))
 
@@ -256,7 +253,6 @@ def train(
 
 
 def check_finite(alternation: Alternation, table: dict[str, float], when: str) -> None:
-    """Stop a training that has run away."""
     weights = [p for net in (alternation.network, alternation.utility.net) for p in net.parameters()]
     wrong = [f"{name} {value}" for name, value in table.items() if not math.isfinite(value)]
     if wrong or not all(bool(p.isfinite().all()) for p in weights):

@@ -110,7 +110,6 @@ def imbalance(activations: Tensor) -> Tensor:
 
 
 def with_hidden(net: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """A network's output, and the activations of its hidden layers."""
     found: list[Tensor] = []
     layers = [layer for layer in net.modules() if isinstance(layer, nn.ReLU)]
     hooks = [layer.register_forward_hook(lambda _, __, out: found.append(out)) for layer in layers]

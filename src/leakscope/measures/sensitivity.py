@@ -143,7 +143,6 @@ def _sum(of: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
 
 
 def _lengths(channel: GradientChannel, batch: Batch) -> Layered:
-    """‖g_l‖ of every trial's mean gradient."""
     data, loss = batch.data, channel.defense.loss(channel.loss)
     blocks = gradients.blocks(channel.model, channel.rounds[0], data.x, data.y, batch.rows, loss=loss)
     squares = [{name: g.flatten(1).double().square().sum(1) for name, g in block.items()} for block in blocks]
@@ -152,7 +151,6 @@ def _lengths(channel: GradientChannel, batch: Batch) -> Layered:
 
 
 def _method(x: Tensor, probes: int | None, columns: int | None) -> dict[str, str]:
-    """How each norm was found, for the reader of the estimate."""
     of = "" if x.is_floating_point() else ", with respect to embeddings"
     if probes is not None:
         return {"F": f"Student's t over trials of {probes} Hutchinson probes each{of}"}

@@ -72,7 +72,6 @@ def described(encoder: Architecture) -> dict[str, Any]:
 
 
 def from_description(table: Mapping[str, Any]) -> Architecture:
-    """The encoder that a table describes."""
     name = str(table.get("name"))
     if name not in ENCODERS:
         raise DataError(f"an encoder must be one of {', '.join(ENCODERS)}, got {name!r}.")

@@ -45,12 +45,10 @@ def check_numbers(data: Dataset, model: str) -> None:
 
 
 def sequential(layers: Named) -> nn.Sequential:
-    """Layers one after the other, each under its own name."""
     return nn.Sequential(OrderedDict(layers))
 
 
 def check_norm(norm: str, argument: str) -> None:
-    """Refuse a normalisation that is not known."""
     require(norm in ("batch", "group"), argument, "'batch' or 'group'", norm)
 
 

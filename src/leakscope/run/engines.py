@@ -73,7 +73,6 @@ class Engine(Protocol):
 
 
 def cores() -> int:
-    """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -296,7 +295,6 @@ def borrowed(lent: Mapping[str, Any]) -> Dataset:
 
 
 def _split(address: str) -> tuple[str, int]:
-    """Host and port."""
     try:
         parts = urlsplit(f"//{address.removeprefix('ray://')}")
         host, port = parts.hostname, parts.port
@@ -331,7 +329,6 @@ def _imported(address: str | None) -> Any:
 
 
 def _answered(address: str) -> None:
-    """Refuse an address where nobody listens."""
     try:
         socket.create_connection(_split(address), timeout=PATIENCE).close()
     except OSError as error:

@@ -30,13 +30,11 @@ Entry = dict[str, Any]
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The papers by number."""
     found = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
     return {document["paper"]: document for document in found}
 
 
 def figures(number: str) -> list[str]:
-    """The figures and tables of a paper that have cells."""
     cells = _document(number)["cell"]
     return list(dict.fromkeys(figure for cell in cells for figure in cell["figure"]))
 
@@ -161,7 +159,6 @@ def record(number: str, results: Sequence[Result[Any]], *, quick: bool) -> Path:
 
 
 def measured(number: str) -> list[Entry]:
-    """What is recorded of a paper."""
     path = FOLDER / "measured" / f"{number}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 

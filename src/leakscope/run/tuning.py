@@ -92,7 +92,6 @@ class Point:
         return not self.error and not self.ranks and self.high <= risk.advantage
 
     def meets(self, risk: Risk) -> bool:
-        """Whether both wishes are met."""
         return self.protects(risk) and self.loss <= risk.loss
 
 
@@ -166,7 +165,6 @@ def confirm(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: S
 
 
 def choose(points: Sequence[Point], risk: Risk) -> Point | None:
-    """Of the settings that meet the risk, the one that costs least accuracy."""
     meeting = [point for point in points if point.family != "none" and point.meets(risk)]
     return min(meeting, key=lambda point: (point.loss, -point.high), default=None)  # of equals the weakest
 

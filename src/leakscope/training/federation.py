@@ -24,15 +24,11 @@ Order = Callable[[int, int], Sequence[Tensor]]  # (client, round) -> the rows of
 class Observer(Protocol):
     """Who is told what crosses the wire, such as a `recording.Recorder`."""
 
-    def global_model(self, r: int, params: Params) -> None:
-        """What the server sends out in round ``r``."""
-        ...
+    def global_model(self, r: int, params: Params) -> None: ...
 
     def update(
         self, r: int, client: int, params: Params, *, samples: int, rate: float | None, steps: int | None
-    ) -> None:
-        """What a client uploads in round ``r``."""
-        ...
+    ) -> None: ...
 
 
 def federate(
@@ -137,11 +133,9 @@ class _Federation:
 
     @property
     def chosen(self) -> int:
-        """How many clients take part in a round."""
         return math.ceil(round(self.fraction * len(self.clients), 9))  # 0.07 x 100 is 7.000000000000001
 
     def cut(self, rng: torch.Generator) -> list[tuple[Tensor, ...]]:
-        """Each client's records in as many parts as it has virtual clients."""
         return [self._parts(len(data), rng) for data in self.clients]
 
     def _parts(self, n: int, rng: torch.Generator) -> tuple[Tensor, ...]:
@@ -180,13 +174,11 @@ class _Federation:
         return {name: _as(value, params[name].dtype) for name, value in mean.items()}, later
 
     def _difference(self, params: Params, client: Params) -> dict[str, Tensor]:
-        """Γ as one trial."""
         return {name: (params[name] - client[name])[None] for name, _ in self.model.named_parameters()}
 
     def _tasks(
         self, r: int, c: int, fixed: list[tuple[Tensor, ...]] | None, rng: torch.Generator
     ) -> list[Task]:
-        """The client's local trainings, one for each of its parts."""
         data = self.clients[c]
         tasks = []
         for part in self._parts(len(data), rng) if fixed is None else fixed[c]:

@@ -68,7 +68,6 @@ class Local:
         return tuple(islice(batches(), self.steps or self.epochs * -(-n // self.batch)))
 
     def augmented(self, x: Tensor, rng: torch.Generator) -> Tensor:
-        """These records as one step sees them."""
         if self.augment and x.dim() != 4:
             raise ArgumentError(
                 f"Local.augment must be () for records that are no images, got {self.augment} for x of shape "

@@ -54,7 +54,6 @@ class Step:
         return Step(model, loss, defense, _objective(defense, loss), tuple(named))
 
     def on(self, model: nn.Module) -> Step:
-        """The same step of another module of the same layers."""
         return replace(self, model=model)
 
     @property
@@ -88,7 +87,6 @@ class Step:
 
 
 def parts(defense: Defense) -> Iterator[Defense]:
-    """The defenses that a chain or a limited defense is made of."""
     if isinstance(defense, Chain):
         for part in defense.defenses:
             yield from parts(part)
