@@ -84,26 +84,18 @@ def _usable(name: str, made: Any, out: Any, classes: int) -> None:
         )
 
 
-PARTS = {  # the role of a part, by the argument it is given as
-    "head": "head",
-    "reduce": "reduction",
-    "defense": "defense",
-    "defenses": "defense",
-    "upload": "defense",
-    "attacks": "attack",
-    "members": "attack",
-    "family": "attack",
-    "reconstruct": "attack",
-    "estimator": "estimator",
-    "estimators": "estimator",
-    "guard": "guard",
-    "plain": "guard",
-    "guards": "guard",
-    "like": "guard",
-    "encoder": "encoder",
-    "local": "training",
-    "backbone": "model",
+_ARGUMENTS = {  # which arguments a part of each role is given as
+    "head": ("head",),
+    "reduction": ("reduce",),
+    "defense": ("defense", "defenses", "upload"),
+    "attack": ("attacks", "members", "family", "reconstruct"),
+    "estimator": ("estimator", "estimators"),
+    "guard": ("guard", "plain", "guards", "like"),
+    "encoder": ("encoder",),
+    "training": ("local",),
+    "model": ("backbone",),
 }
+PARTS = {argument: role for role, arguments in _ARGUMENTS.items() for argument in arguments}
 
 
 def called(

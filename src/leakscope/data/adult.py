@@ -19,22 +19,9 @@ from leakscope.data.tabular import from_csv, text_table
 LABEL = "income"
 SECRETS = ("sex", "race", "marital-status")
 COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    LABEL,
-)
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", LABEL,
+)  # fmt: skip
 CENSUS = {  # the values that have no dummy in paper 003, which leaves 6 + 12 + 3 + 2 + 7 + 6
     "workclass": ("?", "Never-worked", "Without-pay"),
     "occupation": ("?", "Priv-house-serv", "Armed-Forces"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
-from leakscope.data.files import Array
+from leakscope.data.files import Array, marked_by
 
 CATEGORIES = 200  # a text column with more values is a name, a date or a note
 LABELS = 100  # the most classes a task may have
@@ -173,15 +173,8 @@ def dataset(
             f"{name} must have a column to learn label {label!r} from, and it has none; drop fewer."
         )
     x, columns = _encoded(inside, marked, onehot=encoding == "onehot")
-    return Dataset(
-        x,
-        marked[label][0],
-        {secret: marked[secret][0] for secret in secrets},
-        name=name,
-        columns=columns,
-        values={column: words for column, (_, words) in marked.items()},
-        label=label,
-    )
+    codes = {column: marked[column] for column in (label, *secrets)}
+    return marked_by(x, codes, name=name, columns=columns)
 
 
 def _encoded(

@@ -56,13 +56,8 @@ class Subsets:
 
     def __post_init__(self) -> None:
         smallest, largest = self.sizes
-        fine = 1 <= smallest <= largest
-        require(
-            fine,
-            "sizes",
-            "two numbers of records, from 1 on, as an empty subset has no aggregate",
-            self.sizes,
-        )
+        rule = "two numbers of records, from 1 on, as an empty subset has no aggregate"
+        require(1 <= smallest <= largest, "sizes", rule, self.sizes)
         inside = len(self.shares) >= 2 and all(0 <= share <= 1 for share in self.shares)
         require(inside, "shares", "at least two, each in [0, 1]", self.shares)
         require(self.count >= 1, "the subsets of a step", "at least 1", self.count)

@@ -37,13 +37,9 @@ def sensitivity(
     """Layer by layer, the mean norm of the Jacobian of the released gradient with respect to the first
     record of its batch. `norms` says how; it gives all norms at the price of one."""
     require(norm in ("F", "1", "inf"), "sensitivity.norm", "'F', '1' or 'inf'", norm)
-    require(
-        norm == "F" or probes is None,
-        "sensitivity.probes",
-        f"None for the norm {norm!r}, as probing gives F only",
-        probes,
-        way_out="draw columns of the Jacobian with columns=",
-    )
+    rule = f"None for the norm {norm!r}, as probing gives F only"
+    way_out = "draw columns of the Jacobian with columns="
+    require(norm == "F" or probes is None, "sensitivity.probes", rule, probes, way_out=way_out)
     found = norms(channel, batch, probes=probes, columns=columns, relative=relative, rng=rng, level=level)
     return found[norm]
 

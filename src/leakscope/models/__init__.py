@@ -10,22 +10,6 @@ from leakscope.models.frozen import Frozen
 from leakscope.models.small import CNN, MLP, Linear, TextClf
 
 __all__ = [
-    "CNN",
-    "MLP",
-    "VGG9",
-    "AlexNet",
-    "Architecture",
-    "DenseNet",
-    "Frozen",
-    "ImageEncoder",
-    "LeNet",
-    "Linear",
-    "ResNet18",
-    "SigmoidNet",
-    "SmallAlexNet",
-    "TableEncoder",
-    "TextClf",
-    "build",
-    "layers_of",
-    "parameters",
-]
+    "CNN", "MLP", "VGG9", "AlexNet", "Architecture", "DenseNet", "Frozen", "ImageEncoder", "LeNet", "Linear",
+    "ResNet18", "SigmoidNet", "SmallAlexNet", "TableEncoder", "TextClf", "build", "layers_of", "parameters",
+]  # fmt: skip

@@ -119,12 +119,8 @@ class _Federation:
         require(fewest >= 1, "federate.clients", "at least one, each with records", [*map(len, self.clients)])
         require(0 < self.fraction <= 1, "federate.fraction", "in (0, 1]", self.fraction)
         require(self.server_rate > 0, "federate.server_rate", "positive", self.server_rate)
-        require(
-            1 <= self.virtual <= fewest,
-            "federate.virtual",
-            f"from 1 to the {fewest} records of the smallest client",
-            self.virtual,
-        )
+        rule = f"from 1 to the {fewest} records of the smallest client"
+        require(1 <= self.virtual <= fewest, "federate.virtual", rule, self.virtual)
         if self.order is not None and self.virtual > 1:
             raise ArgumentError(
                 "federate.order must be None with virtual clients, as it does not say whose rows are whose."

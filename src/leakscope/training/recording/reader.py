@@ -175,11 +175,8 @@ class Recording:
         rounds = self._index["rounds"]
         held, key, what = rounds, str(r), f"round {r}"
         if client is not None and key in rounds:
-            held, key, what = (
-                rounds[key]["updates"],
-                str(client),
-                f"update of client {str(client)!r} in {what}",
-            )
+            what = f"update of client {str(client)!r} in {what}"
+            held, key = rounds[key]["updates"], str(client)
         if key not in held:
             raise DataError(f"{str(self.path)!r} has no {what}; it has: {listed(held) or 'none yet'}.")
         return dict(held[key])
