@@ -50,11 +50,12 @@ from leakscope.guards.membership_baselines import (
     gain,
     imbalance,
 )
-from leakscope.guards.networks import perceptron, reader
+from leakscope.guards.networks import reader
 from leakscope.guards.plain import Unguarded, begun
 from leakscope.guards.protections import OfMembers, Told
 from leakscope.measures.epsilon import gaussian_epsilon
 from leakscope.models.encoders import ImageEncoder, TableEncoder
+from leakscope.models.layers import perceptron
 
 PLAIN = Unguarded(encoder=TableEncoder((8, 6)), head=(4,), epochs=3, batch=32, rate=0.01)
 

@@ -14,7 +14,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from leakscope.data.table import Cells
 from leakscope.data.tabular import header_of, pieces, roles_of
 
 WORDS, LENGTH = 10_000, 200  # the words that are numbered and the words of a text that are kept
+Review = tuple[str, int, int]  # its text, its label and its rating
 PADDING, UNKNOWN = "<padding>", "<unknown>"
 SENTIMENTS = ("negative", "positive")
 LENGTHS = ("short", "long")
@@ -51,15 +51,6 @@ _NAME = re.compile(r"\d+_(\d+)\.txt")
 
 def tokens(text: str) -> list[str]:
     return [word.replace("\u2019", "'") for word in _WORD.findall(_BREAK.sub(" ", text).lower())]
-
-
-@dataclass(frozen=True)
-class _Reviews:
-    """One part of the reviews as it was published."""
-
-    text: Sequence[str]
-    label: Sequence[int]
-    rating: Sequence[int]
 
 
 def imdb(
@@ -76,13 +67,11 @@ def imdb(
     where = located("imdb", path, "imdb.json.gz")
     wanted = PARTS if part != "train" else ("train",)  # the words are always those of the training reviews
     found = _folder(where, wanted) if where.is_dir() else _json(where, wanted)
-    train = [tokens(text) for text in found["train"].text]
-    kept = [found[name] for name in chosen]
-    split = [train if one is found["train"] else [tokens(text) for text in one.text] for one in kept]
-    texts = [text for some in split for text in some]
+    split = {name: [tokens(text) for text, _, _ in reviews] for name, reviews in found.items()}
+    train, texts = split["train"], [text for name in chosen for text in split[name]]
     numbers, column = _numbered(texts, by=train, words=words, length=length)
-    rating = np.asarray([value for one in kept for value in one.rating])
-    y = labels(np.asarray([y for one in kept for y in one.label]), SENTIMENTS, where=f"labels of {where}")
+    label, rating = (np.asarray([one[i] for name in chosen for one in found[name]]) for i in (1, 2))
+    y = labels(label, SENTIMENTS, where=f"labels of {where}")
     codes = {
         "sentiment": (y, SENTIMENTS),
         "length": (_long(texts, by=train), LENGTHS),
@@ -153,24 +142,22 @@ def _long(texts: Sequence[list[str]], *, by: Sequence[list[str]]) -> Tensor:
     return torch.tensor([len(text) > middle for text in texts]).long()
 
 
-def _folder(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
+def _folder(path: Path, parts: Sequence[str]) -> dict[str, list[Review]]:
     folder = path / "aclImdb" if (path / "aclImdb").is_dir() else path
     as_folder(folder, *(f"{part}/{kind}" for part in parts for kind in ("neg", "pos")))
     found = {}
     for part in parts:
-        text, label, rating = [], [], []
-        for code, kind in enumerate(("neg", "pos")):
-            for file in sorted((folder / part / kind).iterdir()):
-                if match := _NAME.fullmatch(file.name):
-                    text.append(_read(file))
-                    label.append(code)
-                    rating.append(int(match[1]))
-        if not text:
+        found[part] = [
+            (_read(file), code, int(match[1]))
+            for code, kind in enumerate(("neg", "pos"))
+            for file in sorted((folder / part / kind).iterdir())
+            if (match := _NAME.fullmatch(file.name))
+        ]
+        if not found[part]:
             raise DataError(
                 f"{folder / part} must hold reviews named like pos/0_9.txt, and it holds none; unpack the "
                 f"original distribution there."
             )
-        found[part] = _Reviews(text, label, rating)
     return found
 
 
@@ -181,7 +168,7 @@ def _read(file: Path) -> str:
         raise DataError(f"{file} is not a text that can be read ({error}); fetch it again.") from error
 
 
-def _json(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
+def _json(path: Path, parts: Sequence[str]) -> dict[str, list[Review]]:
     try:
         with gzip.open(as_file(path), "rt", encoding="utf-8") as file:
             content = json.load(file)
@@ -190,7 +177,7 @@ def _json(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
     return {part: _reviews(content, part, path) for part in parts}
 
 
-def _reviews(content: Any, part: str, path: Path) -> _Reviews:
+def _reviews(content: Any, part: str, path: Path) -> list[Review]:
     one = content.get(part) if isinstance(content, dict) else None
     kinds = {"text": str, "label": int, "rating": int}
     lists = [_all_of(one.get(name), kind) for name, kind in kinds.items()] if isinstance(one, dict) else [[]]
@@ -199,7 +186,7 @@ def _reviews(content: Any, part: str, path: Path) -> _Reviews:
             f"{path} must hold {part!r} with the lists text, label and rating, one of each for every review, "
             f"and it does not; write it again."
         )
-    return _Reviews(*lists)
+    return list(zip(*lists, strict=True))
 
 
 def _all_of(found: Any, kind: type) -> list[Any]:

@@ -25,7 +25,7 @@ from torch.nn import functional
 from leakscope.core.errors import CHANCE, POSITIVE, at_least, check, require
 from leakscope.core.nouns import Estimate
 from leakscope.core.rng import initialised
-from leakscope.guards.networks import perceptron
+from leakscope.models.layers import perceptron
 
 BLOCK = 2_048  # held-out pairs that are compared with each other at once
 FORGET = 0.1  # the weight of the newest batch in MINE's moving average

@@ -27,12 +27,13 @@ from leakscope.guards.batches import Aggregate, Source, Subsets
 from leakscope.guards.encoder import KINDS, Encoder, Guarded, Kind, Perturbation, represented
 from leakscope.guards.hidden import SECRETS, Hidden, Lesson, Secret, Strength, TimedGuard, hidden_by
 from leakscope.guards.losses import DISTANCES, LOSSES, Loss
-from leakscope.guards.networks import Critic, decoder, perceptron, reader
+from leakscope.guards.networks import Critic, decoder, reader
 from leakscope.guards.protections import OfInputs, OfMembers, OfRecords, OfSubsets, Protection, Sight, Told
 from leakscope.guards.trainer import Alternation, Phi, Rngs, train
 from leakscope.guards.utilities import Agnostic, Autoencoder, Labels, Negatives, Utility
 from leakscope.guards.utilities import Kind as Keeps
 from leakscope.models.encoders import Architecture, TableEncoder, described
+from leakscope.models.layers import perceptron
 
 Shape = tuple[int, ...]
 

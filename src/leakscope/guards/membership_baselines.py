@@ -15,10 +15,10 @@ from leakscope.guards.batches import Seen
 from leakscope.guards.encoder import Guarded
 from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
 from leakscope.guards.inf2guard import representation_shape
-from leakscope.guards.networks import perceptron
 from leakscope.guards.plain import Unguarded, against, begun, renamed, taught
 from leakscope.guards.protections import OfMembers, Term, Told
 from leakscope.guards.utilities import Steady, imbalance, with_hidden
+from leakscope.models.layers import perceptron
 
 
 class Discriminator(nn.Module):

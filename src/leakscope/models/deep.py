@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import require
-from leakscope.models.layers import Named, Norm, check_norm, he, image_shape, normalised, sequential
+from leakscope.models.layers import Named, Norm, check_norm, he, image_shape, normalised, pooled, sequential
 
 
 class Residual(nn.Module):
@@ -57,12 +57,7 @@ class ResNet18:
             ]
             layers.append((f"stage{stage}", sequential(blocks)))
             channels = wide
-        ending = [
-            ("pool", nn.AdaptiveAvgPool2d(1)),
-            ("flatten", nn.Flatten()),
-            ("fc", nn.Linear(channels, data.classes)),
-        ]
-        return he(sequential([*layers, *ending]))
+        return he(sequential([*layers, *pooled(channels, data.classes)]))
 
     def _block(self, channels: int, wide: int, stride: int, first: int, second: int) -> Residual:
         start, end = self._step(channels, wide, stride, first), self._step(wide, wide, 1, second)
@@ -128,14 +123,8 @@ class DenseNet:
                 steps = [*self._step(channels, half, 1, next(numbers)), ("pool", nn.AvgPool2d(2))]
                 layers.append((f"transition{i}", sequential(steps)))
                 channels = half
-        ending = [
-            ("norm", normalised(channels, self.norm)),
-            ("relu", nn.ReLU()),
-            ("pool", nn.AdaptiveAvgPool2d(1)),
-            ("flatten", nn.Flatten()),
-            ("fc", nn.Linear(channels, data.classes)),
-        ]
-        return he(sequential([*layers, *ending]))
+        layers += [("norm", normalised(channels, self.norm)), ("relu", nn.ReLU())]
+        return he(sequential([*layers, *pooled(channels, data.classes)]))
 
     def _unit(self, channels: int, first: int, second: int) -> Dense:
         narrow = 4 * self.growth

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -11,7 +10,14 @@ from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
-from leakscope.models.layers import ACTIVATIONS, MOST_LAYERS, check_numbers, image_shape, sequential
+from leakscope.models.layers import (
+    ACTIVATIONS,
+    MOST_LAYERS,
+    check_numbers,
+    image_shape,
+    perceptron,
+    sequential,
+)
 
 FILTERS, HIDDEN = 16, 50  # of the text net
 LEAST = 20  # tokens, of which one number for each filter is left after both pools
@@ -35,11 +41,9 @@ class MLP:
 
     def __call__(self, data: Dataset) -> nn.Module:
         check_numbers(data, "MLP")
-        widths = (data.x[0].numel(), *self.hidden)
-        layers: list[nn.Module] = [nn.Flatten()] if data.x.dim() > 2 else []
-        for wide, narrow in pairwise(widths):
-            layers += [nn.Linear(wide, narrow), ACTIVATIONS[self.activation]()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], data.classes))
+        front = [nn.Flatten()] if data.x.dim() > 2 else []
+        widths = (data.x[0].numel(), *self.hidden, data.classes)
+        return nn.Sequential(*front, *perceptron(widths, self.activation))
 
 
 CHANNELS = {

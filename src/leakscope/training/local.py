@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from leakscope.core.errors import ArgumentError, require
+from leakscope.core.errors import NONNEGATIVE, ArgumentError, at_least, check, or_none, require
 from leakscope.core.nouns import Defense, Layers, Loss, Params
 from leakscope.core.rng import seeded
 from leakscope.training.step import Step, state
@@ -44,12 +44,9 @@ class Local:
 
     def __post_init__(self) -> None:
         require(0 < self.rate < float("inf"), "Local.rate", "positive and finite", self.rate)
-        require(self.batch >= 1, "Local.batch", "at least 1", self.batch)
-        require(self.epochs >= 1, "Local.epochs", "at least 1", self.epochs)
-        require(self.steps is None or self.steps >= 1, "Local.steps", "None or at least 1", self.steps)
+        check(self, batch=at_least(1), epochs=at_least(1), steps=or_none(at_least(1)), decay=NONNEGATIVE)
         require(self.optimiser in ("sgd", "adam"), "Local.optimiser", "sgd or adam", self.optimiser)
         require(0 <= self.momentum < 1, "Local.momentum", "in [0, 1)", self.momentum)
-        require(0 <= self.decay < float("inf"), "Local.decay", "finite and at least 0", self.decay)
         require(all(r >= 0 for r in self.milestones), "Local.milestones", "rounds", self.milestones)
         known = {*self.augment} <= {"crop", "flip"} and len({*self.augment}) == len(self.augment)
         require(known, "Local.augment", "some of crop and flip", self.augment)
