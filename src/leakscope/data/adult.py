@@ -72,7 +72,11 @@ def census42(*, path: str | Path | None = None) -> Dataset:
             kept = tuple(word for word in words if word not in CENSUS[name])
             block = torch.stack([codes == words.index(word) for word in kept], 1).float()
         else:
-            kept, block = (), _scaled(whole.x[:, whole.positions(name)].double(), name).float()
+            numbers = whole.x[:, whole.positions(name)].double()
+            shift, scale = numbers.min(), numbers.max()
+            if name in SPREAD:
+                shift, scale = numbers.mean(), numbers.std()
+            kept, block = (), ((numbers - shift) / scale).float()
         column = Column(name, start, start + block.shape[1], values=kept, standardised=False)
         blocks.append((block, column))
         start = column.stop
@@ -96,12 +100,6 @@ def _merged(data: Dataset, name: str, rare: tuple[str, ...], *, into: str) -> tu
     renamed = [into if word in rare else word for word in words]
     kept = tuple(sorted(set(renamed)))
     return torch.tensor([kept.index(word) for word in renamed])[codes], kept
-
-
-def _scaled(numbers: Tensor, name: str) -> Tensor:
-    if name in SPREAD:
-        return (numbers - numbers.mean()) / numbers.std()
-    return (numbers - numbers.min()) / numbers.max()
 
 
 def _uci(path: Path, *, skip: int) -> pd.DataFrame:

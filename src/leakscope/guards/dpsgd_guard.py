@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -177,7 +178,7 @@ class _Told:
         assert isinstance(own, Told)
         self.told, self.glass = own, copy.deepcopy(own.net)  # without Opacus' hooks
         self.model, self.optimiser, batches = plan._private(engine, own.net, records, made, noise)
-        self.batches = _forever(batches)
+        self.batches = chain.from_iterable(repeat(batches))
 
     def learn(self) -> None:
         for _ in range(self.guard.steps):
@@ -197,11 +198,6 @@ class _Told:
         said = torch.func.functional_call(self.glass, fixed, (r,))
         term = against(self.guard.loss, said, codes, self.told.prior)
         return (1 - self.guard.lam) * lost + self.guard.lam * term
-
-
-def _forever(batches: Any) -> Iterator[Any]:
-    while True:
-        yield from batches
 
 
 def _opacus() -> Any:

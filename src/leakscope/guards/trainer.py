@@ -248,7 +248,8 @@ def train(
         if waited >= patience:
             break
     if patience is not None:
-        _restore(alternation, kept)
+        for net, state in zip(_parts(alternation), kept, strict=True):
+            net.load_state_dict(state)
     return tuple(history)
 
 
@@ -269,8 +270,3 @@ def _parts(alternation: Alternation) -> list[nn.Module]:
 
 def _state(alternation: Alternation) -> list[dict[str, Any]]:
     return [copy.deepcopy(net.state_dict()) for net in _parts(alternation)]
-
-
-def _restore(alternation: Alternation, states: list[dict[str, Any]]) -> None:
-    for net, state in zip(_parts(alternation), states, strict=True):
-        net.load_state_dict(state)

@@ -61,12 +61,11 @@ class ResNet18:
 
     def _block(self, channels: int, wide: int, stride: int, first: int, second: int) -> Residual:
         start, end = self._step(channels, wide, stride, first), self._step(wide, wide, 1, second)
-        shortcut = nn.Identity() if channels == wide else self._shortcut(channels, wide, stride)
+        shortcut: nn.Module = nn.Identity()
+        if channels != wide:
+            conv = nn.Conv2d(channels, wide, 1, stride, bias=False)
+            shortcut = sequential([("conv", conv), ("norm", normalised(wide, self.norm))])
         return Residual(sequential([*start, ("relu", nn.ReLU()), *end]), shortcut)
-
-    def _shortcut(self, channels: int, wide: int, stride: int) -> nn.Module:
-        conv = nn.Conv2d(channels, wide, 1, stride, bias=False)
-        return sequential([("conv", conv), ("norm", normalised(wide, self.norm))])
 
     def _step(self, channels: int, wide: int, stride: int, number: int) -> Named:
         return [
