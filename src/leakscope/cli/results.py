@@ -137,8 +137,7 @@ def compare(
 def summary(
     folder: Annotated[list[Path], typer.Argument(hidden=True)],
     output: Annotated[
-        Path,
-        options.option("The page to write.", "--output", "-o", metavar="PATH", show_default=True),
+        Path, options.option("The page to write.", "--output", "-o", metavar="PATH", show_default=True)
     ] = Path("summary.html"),
 ) -> None:
     """Put every results FOLDER on one page: its strongest attack beside guessing, defense, utility, gate.

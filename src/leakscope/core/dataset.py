@@ -232,12 +232,7 @@ def _shuffled(n: int, rng: torch.Generator) -> Tensor:
 
 
 def _rows_by_record(
-    data: Dataset,
-    secret: str | None,
-    rng: torch.Generator,
-    *,
-    train: int | None,
-    public: int | None,
+    data: Dataset, secret: str | None, rng: torch.Generator, *, train: int | None, public: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     order = _shuffled(len(data), rng)
     codes = data.secret(secret)[order] if secret else torch.zeros(len(data), dtype=torch.long)

@@ -21,7 +21,7 @@ def har(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     A record is a window of 128 samples as 384 numbers in g, all of the first axis, then of the second and
     the third. ``part`` is "train" or "test", which share no people, or "all" for every window.
     """
-    parts = parts_of(part)
+    parts_of(part)
     wanted = ("x", "activity", "subject", "is_test", "activity_names")
     found, file = opened("har", path, "uci_har_acc.npz", wanted, matched=4)
     windows = found["x"]
@@ -29,7 +29,7 @@ def har(*, path: str | Path | None = None, part: str = "all") -> Dataset:
         raise DataError(
             f"{file} must hold windows (n, samples, 3), and their shape is {windows.shape}; write it again."
         )
-    kept = np.isin(found["is_test"], [one == "test" for one in parts])
+    kept = (found["is_test"] == (part == "test")) | (part == "all")
     return _har(
         windows[kept].transpose(0, 2, 1).reshape(int(kept.sum()), -1),
         found["activity"][kept].astype(np.int64),

@@ -167,11 +167,7 @@ def spread(rows: Sequence[T], limit: int | None) -> list[T]:
 
 
 def read_images(
-    files: Sequence[Path],
-    size: tuple[int, int],
-    *,
-    crop: Crop | None = None,
-    channels: int = 3,
+    files: Sequence[Path], size: tuple[int, int], *, crop: Crop | None = None, channels: int = 3
 ) -> Tensor:
     """Image files, cropped, and resized to ``size``, a height and a width, by Lanczos."""
     height, width = size

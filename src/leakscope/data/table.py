@@ -157,12 +157,7 @@ def _tidy(number: float) -> str:
 
 
 def dataset(
-    cells: Sequence[Cells],
-    name: str,
-    *,
-    label: str,
-    secrets: Sequence[str],
-    encoding: str = "onehot",
+    cells: Sequence[Cells], name: str, *, label: str, secrets: Sequence[str], encoding: str = "onehot"
 ) -> Dataset:
     """The table: secrets stay inside ``x``, the label and a user do not."""
     require(encoding in ("onehot", "label"), "encoding", "'onehot' or 'label'", encoding)

@@ -206,9 +206,8 @@ def finished(
     }
     table = described(encoder) | ({"head": list(head)} if made.head else {})
     privacy = made.protections[0].net.eval() if "privacy" in made.leaves else None
-    return Guarded(
-        Encoder(made.network, table, made.noise, made.normed, made.head, said), privacy, tuple(history)
-    )
+    trained = Encoder(made.network, table, made.noise, made.normed, made.head, said)
+    return Guarded(trained, privacy, tuple(history))
 
 
 def assembled(
@@ -237,13 +236,9 @@ def unprotected(
         name=type(guard).__name__,
         network=network,
         utility=initialised_utility(guard, data, shape, beside),
-        protections=(),
         perturbation=Perturbation(guard.perturbation, guard.scale, *zeros),
         normed=guard.normed,
-        lam=0.0,
         rngs=Rngs(*fork(steps, 5)),
-        weights=(),
-        steps=0,
         rate=guard.rate,
         phi=learned,
     )

@@ -69,14 +69,14 @@ class Alternation:
     name: str
     network: nn.Module
     utility: Utility
-    protections: tuple[Protection, ...]
     perturbation: Perturbation
     normed: bool
-    lam: float
     rngs: Rngs
-    weights: tuple[float, ...] = (1.0,)
-    steps: int = 2
-    rate: float = 1e-3
+    rate: float
+    protections: tuple[Protection, ...] = ()
+    weights: tuple[float, ...] = ()
+    lam: float = 0.0
+    steps: int = 0
     optimiser: Literal["adam", "sgd"] = "adam"
     cap: float = CAP
     phi: Phi | None = None

@@ -71,7 +71,23 @@ def norms(
     Additive noise moves no derivative (paper 001, section 6), and is ignored. What clips, prunes or
     perturbs does, and is refused. A loss that the defense changes is the one differentiated.
     """
-    _check(channel, batch, probes, columns, rng, level)
+    if not isinstance(channel, GradientChannel) or isinstance(channel, UpdateChannel):
+        raise ArgumentError(
+            f"sensitivity.channel must release gradients, got {type(channel).__name__}; use GradientChannel "
+            f"with the round's parameters."
+        )
+    for part in parts(channel.defense):
+        if changes(part, "weigh") or (changes(part, "release") and not isinstance(part, Noise)):
+            raise ArgumentError(
+                f"sensitivity.channel's defense must leave the gradient as it is or add noise, got {part!r}, "
+                f"whose derivative is not taken; use channel.undefended()."
+            )
+    require(0 < level < 1, "sensitivity.level", "between 0 and 1", level)
+    require(len(batch) >= 2, "sensitivity's trials", "at least 2, as one has no interval", len(batch))
+    require(probes is None or columns is None, "sensitivity.columns", "None where probes are given", columns)
+    require(probes is None or probes >= 1, "sensitivity.probes", "at least 1, or None", probes)
+    drawn = probes is not None or columns is not None
+    require(not drawn or rng is not None, "sensitivity.rng", "given where probes or columns are drawn", rng)
     data, k = batch.data, batch.rows.shape[1]
     first, which = batch.rows[:, 0], torch.arange(len(batch))
     if probes is None and columns is None:  # a record has one Jacobian however often it is drawn
@@ -94,33 +110,6 @@ def norms(
         }
         for norm, layered in found.items()
     }
-
-
-def _check(
-    channel: GradientChannel,
-    batch: Batch,
-    probes: int | None,
-    columns: int | None,
-    rng: torch.Generator | None,
-    level: float,
-) -> None:
-    if not isinstance(channel, GradientChannel) or isinstance(channel, UpdateChannel):
-        raise ArgumentError(
-            f"sensitivity.channel must release gradients, got {type(channel).__name__}; use GradientChannel "
-            f"with the round's parameters."
-        )
-    for part in parts(channel.defense):
-        if changes(part, "weigh") or (changes(part, "release") and not isinstance(part, Noise)):
-            raise ArgumentError(
-                f"sensitivity.channel's defense must leave the gradient as it is or add noise, got {part!r}, "
-                f"whose derivative is not taken; use channel.undefended()."
-            )
-    require(0 < level < 1, "sensitivity.level", "between 0 and 1", level)
-    require(len(batch) >= 2, "sensitivity's trials", "at least 2, as one has no interval", len(batch))
-    require(probes is None or columns is None, "sensitivity.columns", "None where probes are given", columns)
-    require(probes is None or probes >= 1, "sensitivity.probes", "at least 1, or None", probes)
-    drawn = probes is not None or columns is not None
-    require(not drawn or rng is not None, "sensitivity.rng", "given where probes or columns are drawn", rng)
 
 
 def _by_layer(every: Entries, layers: dict[str, tuple[str, ...]]) -> dict[str, Layered]:

@@ -162,7 +162,15 @@ class _Federation:
             norms = torch.cat([norm(self._difference(params, client)) for client in after])
             upload, later = upload.in_round(norms, rng)
         for c, own, weight, parts, client in zip(chosen, rngs, weights, tasks, after, strict=True):
-            update = self._update(r, c, params, client, own, upload, steps=len(parts[0].order))
+            samples, uploaded, released = len(self.clients[c]), client, self._difference(params, client)
+            if upload is not None:
+                released = dict(upload.release(released, None, own, batch=samples))
+                # In float64, so that what is read back, θ - uploaded, is Γ itself.
+                uploaded = {name: params[name].double() - g[0].double() for name, g in released.items()}
+            if self.recorder is not None:
+                rate, steps = self.local.rate_in(r), len(parts[0].order)
+                self.recorder.update(r, c, uploaded, samples=samples, rate=rate, steps=steps)
+            update = dict(client) | {name: g[0] for name, g in released.items()}
             for name, value in update.items():
                 mean[name].add_(value, alpha=weight / sum(weights))
         for name, _ in self.model.named_parameters():
@@ -205,31 +213,6 @@ class _Federation:
         for parts in tasks:
             own = [next(singles) for _ in parts]
             yield own[0] if len(own) == 1 else _average(own)
-
-    def _update(
-        self,
-        r: int,
-        c: int,
-        params: Params,
-        client: Params,
-        rng: torch.Generator,
-        upload: Defense | None,
-        *,
-        steps: int,
-    ) -> dict[str, Tensor]:
-        """What the client uploads: Γ, as the defense lets it be, and its running statistics."""
-        samples, whole = len(self.clients[c]), self._difference(params, client)
-        uploaded, released = client, whole
-        if upload is not None:
-            released = dict(upload.release(whole, None, rng, batch=samples))
-        update = {name: tensor[0] for name, tensor in released.items()}
-        if upload is not None:
-            # In float64, so that what is read back, θ - uploaded, is Γ itself.
-            uploaded = {name: params[name].double() - tensor.double() for name, tensor in update.items()}
-        if self.recorder is not None:
-            rate = self.local.rate_in(r)
-            self.recorder.update(r, c, uploaded, samples=samples, rate=rate, steps=steps)
-        return update | {name: tensor for name, tensor in client.items() if name not in update}
 
 
 def _average(every: Sequence[Params]) -> dict[str, Tensor]:
