@@ -28,6 +28,7 @@ Kind = Literal["none", "gaussian", "uniform", "learned"]
 KINDS = ("none", "gaussian", "uniform", "learned")
 FORMAT = 1
 MOST_WORDS, MOST_WEIGHTS = 1 << 24, 1 << 33  # bytes of either file
+MOST_NUMBERS = 1 << 31  # of a record
 TENSORS, TABLE = "encoder.safetensors", "encoder.json"
 BLOCK = 4_096  # records that are encoded at once
 
@@ -208,6 +209,8 @@ def _networks(table: Mapping[str, Any]) -> tuple[nn.Module, nn.Module | None, to
         raise ValueError(f"it must have at most {MOST_LAYERS} layers, and it has {most:,}")
     if not all(type(size) is int and size >= 1 for size in (*shape, *hidden, classes)):
         raise ValueError(f"its sizes must be integers of at least 1, got {(*shape, *hidden, classes)}")
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"a record must have at most {MOST_NUMBERS:,} numbers, got the shape {shape}")
     with torch.device("meta"), torch.no_grad():
         data = specimen(shape, 1)
         network = from_description(architecture)(data).eval()
