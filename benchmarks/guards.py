@@ -66,7 +66,7 @@ def own_steps(made: Alternation, seen: Seen) -> None:
     for _ in range(made.steps):
         fixed = made.perturbed(r.detach(), made.rngs.privacy)
         made.optimisers["privacy"].zero_grad()
-        made.protections[0].own(seen, fixed, made.utility.head, made.rngs.privacy).backward()
+        made.protections[0].own(seen, fixed, made.head, made.rngs.privacy).backward()
         made.optimisers["privacy"].step()
 
 

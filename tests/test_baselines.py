@@ -38,7 +38,7 @@ from leakscope.guards.batches import Seen
 from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, _Told, _Whole, quiet
 from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
-from leakscope.guards.hidden import Hidden
+from leakscope.guards.hidden import Hidden, Lesson
 from leakscope.guards.inf2guard import Guards, Inf2Guard, protection
 from leakscope.guards.losses import mean_distance
 from leakscope.guards.membership_baselines import (
@@ -50,11 +50,12 @@ from leakscope.guards.membership_baselines import (
     gain,
     imbalance,
 )
-from leakscope.guards.networks import perceptron, reader
+from leakscope.guards.networks import reader
 from leakscope.guards.plain import Unguarded, begun
 from leakscope.guards.protections import OfMembers, Told
 from leakscope.measures.epsilon import gaussian_epsilon
 from leakscope.models.encoders import ImageEncoder, TableEncoder
+from leakscope.models.layers import perceptron
 
 PLAIN = Unguarded(encoder=TableEncoder((8, 6)), head=(4,), epochs=3, batch=32, rate=0.01)
 
@@ -194,7 +195,7 @@ def test_of_equal_parameters_no_more_go_than_the_share():
 def test_a_step_of_dp_sgd_is_the_sum_of_clipped_gradients_over_the_expected_batch():
     guard = DPSGDGuard(clip=0.05, noise=0.0, plain=PLAIN)
     data = table(64)
-    _, made, _ = begun(PLAIN, data, seeded(3), others=data)
+    _, made, _ = begun(PLAIN, Lesson(data, seeded(3), others=data))
     with quiet():
         whole, records = _Whole(made, data), guard.records(data)
         model, optimiser, batches = guard._private(PrivacyEngine(), whole, records, made)
@@ -225,7 +226,7 @@ def test_a_guarded_step_of_dp_sgd_clips_every_records_gradient_of_both_losses_to
     secret = Inf2Guard("attribute", "sex", lam=0.4, steps=1, loss="prior", hidden=(4,))
     guard = DPSGDGuard(clip=0.02, noise=0.0, plain=PLAIN, guard=secret)
     data = table(64)
-    _, made, private = begun(PLAIN, data, seeded(3), others=data)
+    _, made, private = begun(PLAIN, Lesson(data, seeded(3), others=data))
     net = protection(secret, data, (6,), private, head=True)
     made = replace(made, protections=(net,), weights=(1.0,), lam=0.4)
     whole, adversary = copy.deepcopy(_Whole(made, data)), copy.deepcopy(net.net)

@@ -21,7 +21,8 @@ from leakscope.guards.batches import Seen, Source, Subsets, aggregated
 from leakscope.guards.encoder import Encoder, Perturbation, load_encoder
 from leakscope.guards.inf2guard import Guards, Inf2Guard, assembled
 from leakscope.guards.networks import reader
-from leakscope.guards.trainer import Phi, auroc
+from leakscope.guards.protections import auroc
+from leakscope.guards.trainer import Phi
 from leakscope.models.encoders import ImageEncoder, TableEncoder
 
 SMALL = {"encoder": TableEncoder((8, 6)), "head": (4,), "hidden": (8,), "batch": 32, "rate": 0.01}

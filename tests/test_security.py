@@ -36,7 +36,7 @@ from leakscope.report import page as report
 from leakscope.results import gate as gating
 from leakscope.results import store
 from leakscope.results.cell import shown, words
-from leakscope.run import api, experiment, plan, sweep
+from leakscope.run import experiment, plan, running, sweep
 from leakscope.training.recording import Recorder, Recording
 
 with warnings.catch_warnings():
@@ -100,7 +100,7 @@ def test_an_encoder_is_kept_with_the_results_and_the_command_puts_it_under_its_n
     game = {"name": "GuardAudit", "guard": guard, "baselines": False, "save": True}
     cell = {"data": {"name": "synthetic", "records": 600}, "game": game, "trials": 60, "rehearsals": 60}
     document = {"name": "Guard", "cell": [cell | {"train": 200, "public": 200}]}
-    report = api.run_document(document, tmp_path / "out", jobs=1, quiet=True)
+    report = running.run_document(document, tmp_path / "out", jobs=1, quiet=True)
     terminal.copy_encoders(report, ["encoder-0.5"])
     (kept,) = (tmp_path / "out" / "files").iterdir()
     assert {file.stat().st_mode & 0o777 for file in kept.iterdir()} == {0o600}

@@ -39,7 +39,7 @@ from leakscope.core.rng import fork, initialised
 from leakscope.games import Distribution, Ratio
 from leakscope.games.channels import Silent
 from leakscope.games.representations import RepresentationChannel
-from leakscope.guards.networks import perceptron
+from leakscope.models.layers import perceptron
 
 SHRUNK = 1e-3  # of Fisher's covariance towards the identity, so that it can be inverted
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import click
 import typer
 
-from leakscope.cli import options
 from leakscope.core.errors import ArgumentError, LeakscopeError, printable
+from leakscope.run import options
 
 typer.core.HAS_RICH = False  # plain help: its markup would show as backslashes
 app = typer.Typer(

@@ -4,95 +4,18 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
-from leakscope.cli import options, terminal
+from leakscope.cli import terminal
 from leakscope.cli.app import app
+from leakscope.cli.command import command, name_folder
+from leakscope.run import api, options
 
 
-@app.command(short_help="Train representations that lose a secret; attack them; save the encoder.")
-def guard(
-    data: options.Data = "adult",
-    label: options.Label = None,
-    secret: options.Secret = None,
-    against: Annotated[
-        str,
-        options.option(
-            "What is hidden: an attribute of each record, a property of subsets, membership, the records.",
-            click_type=click.Choice(("attribute", "property", "membership", "reconstruction")),
-            show_default=True,
-        ),
-    ] = "attribute",
-    drop: options.Drop = None,
-    lam: Annotated[
-        list[float] | None,
-        options.option(
-            "Weight of privacy, 0 (plain training) to 1; can be repeated for a curve.",
-            "--lambda",
-            metavar="X",
-            show_default="0 and 0.5",
-        ),
-    ] = None,
-    loss: Annotated[
-        str,
-        options.option(
-            "How the secret is driven out; adversarial is the papers', which holds off no new attacker.",
-            click_type=click.Choice(("prior", "mmd", "mean", "clip", "adversarial")),
-            show_default=True,
-        ),
-    ] = "mmd",
-    noise: Annotated[
-        float, options.number("Standard deviation of noise on the normed representation; 0: none.")
-    ] = 0.5,
-    width: Annotated[
-        int, options.count("Numbers in the representation of a table's record: the fewer, the less is left.")
-    ] = 8,
-    utility: Annotated[
-        str,
-        options.option(
-            "What is kept: the task, or, without one, the records' information.",
-            click_type=click.Choice(("labels", "agnostic", "autoencoder")),
-            show_default=True,
-        ),
-    ] = "labels",
-    beside: Annotated[
-        list[str] | None,
-        options.option(
-            "Another guard to try beside it, such as Distilled or DPEncoder:scale=1 (see: leakscope list); "
-            "can be repeated.",
-            metavar="GUARD",
-        ),
-    ] = None,
-    equal: Annotated[
-        str | None,
-        options.option(
-            "Give those beside it the strength at which they are as useful, or as private, as it is at the "
-            "last lambda.",
-            click_type=click.Choice(("utility", "privacy")),
-        ),
-    ] = None,
-    epochs: Annotated[int, options.count("Epochs of the guard's training.")] = 20,
-    train: Annotated[
-        int | None, options.count("Records the guard learns from.", show_default="a third, at most 12,000")
-    ] = None,
-    public: Annotated[
-        int | None, options.count("Records the adversary has.", show_default="a third, at most 15,000")
-    ] = None,
-    trials: options.Trials = 2_000,
-    rehearsals: options.Rehearsals = 4_000,
-    seeds: Annotated[int, options.count("Repetitions with new splits and training.")] = 1,
-    shadows: Annotated[
-        int, options.count("Against membership: guards of the adversary's own (LiRA); 0: none.", min=0)
-    ] = 0,
-    dimensions: Annotated[int, options.count("Of the map of representations: 2 or 3.")] = 2,
-    show_reconstructions: options.Shown = False,
-    output: options.Output = None,
-    jobs: options.Jobs = None,
-    trust: options.Trust = None,
-) -> None:
+@command("Train representations that lose a secret; attack them; save the encoder.", api.guard)
+def guard(**given: Any) -> None:
     """Train an encoder whose representations keep a task and lose a secret, attack it, and save it.
 
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
@@ -107,37 +30,10 @@ def guard(
     leakscope guard location30 --against membership --loss prior --beside Distilled
     """
     from leakscope.audits.guards.request import name_encoders
-    from leakscope.audits.inference.request import stem
-    from leakscope.run import api
 
-    lams = lam if lam is not None else [0.0, 0.5]
-    report = api.guard(
-        data,
-        label=label,
-        secret=secret,
-        against=against,
-        lams=lams,
-        loss=loss,
-        noise=noise,
-        width=width,
-        utility=utility,
-        beside=beside or [],
-        equal=equal,
-        drop=drop or [],
-        epochs=epochs,
-        train=train,
-        public=public,
-        trials=trials,
-        rehearsals=rehearsals,
-        seeds=seeds,
-        shadows=shadows,
-        dimensions=dimensions,
-        show_reconstructions=show_reconstructions,
-        output=output or Path(f"guard-{stem(data)}"),
-        jobs=jobs,
-        trust=trust or [],
-    )
-    terminal.copy_encoders(report, name_encoders(lams, beside or []))
+    given = {"lams": [0.0, 0.5], "beside": [], **given}
+    report = api.guard(**name_folder(given, "guard"))
+    terminal.copy_encoders(report, name_encoders(given["lams"], given["beside"]))
     terminal.tell(report)
 
 

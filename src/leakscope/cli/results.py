@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
-from leakscope.cli import options, terminal
+from leakscope.cli import terminal
 from leakscope.cli.app import app
 from leakscope.core.errors import printable
+from leakscope.run import options
 
 
 @app.command(short_help="Run a plan, or what is missing of it; write a report.")
 def run(
     plan: options.Place,
-    output: options.Output = None,
+    output: Annotated[Path | None, options.OUTPUT] = None,
     jobs: options.Jobs = None,
-    trust: options.Trust = None,
+    trust: Annotated[list[str] | None, options.TRUST] = None,
     engine: options.Engine = "loky",
     address: options.Address = None,
 ) -> None:
@@ -33,8 +34,9 @@ def run(
     """
     from leakscope.core import files
     from leakscope.results import store
-    from leakscope.run import api, engines
+    from leakscope.run import engines
     from leakscope.run import plan as plans
+    from leakscope.run.running import run_text
 
     source = plan / "plan.toml" if plan.is_dir() else plan
     checked = plans.read(source, trusted=trust or [])
@@ -42,7 +44,7 @@ def run(
     own = text.startswith(store.MARK)  # the plan of a results folder goes on there
     folder = output or (source.parent if own else Path(plan.stem))
     chosen = engines.chosen(engine, address=address)
-    terminal.tell(api.run_text(checked, text, folder, jobs=jobs, trust=trust or [], engine=chosen))
+    terminal.tell(run_text(checked, text, folder, jobs=jobs, trust=trust or [], engine=chosen))
 
 
 @app.command(short_help="Write the report of a results folder again.")
@@ -135,8 +137,7 @@ def compare(
 def summary(
     folder: Annotated[list[Path], typer.Argument(hidden=True)],
     output: Annotated[
-        Path,
-        options.option("The page to write.", "--output", "-o", metavar="PATH", show_default=True),
+        Path, options.option("The page to write.", "--output", "-o", metavar="PATH", show_default=True)
     ] = Path("summary.html"),
 ) -> None:
     """Put every results FOLDER on one page: its strongest attack beside guessing, defense, utility, gate.
@@ -195,7 +196,7 @@ def papers(
         bool,
         options.option("Keep what is measured beside the paper's own (in a source checkout).", "--record"),
     ] = False,
-    output: options.Output = None,
+    output: Annotated[Path | None, options.OUTPUT] = None,
     jobs: options.Jobs = None,
 ) -> None:
     """Run a paper's experiments and print our numbers beside its own.

@@ -84,7 +84,6 @@ class Dataset:
 
     @property
     def hashes(self) -> list[str]:
-        """Each record's own: equal for records of equal input and label."""
         flat = self.x.flatten(1).numpy()
         pairs = zip(flat, self.y.numpy(), strict=True)
         return [hashlib.sha256(row.tobytes() + label.tobytes()).hexdigest()[:16] for row, label in pairs]
@@ -95,7 +94,6 @@ class Dataset:
         return len(self.values.get(self.label, ())) or int(self.y.max()) + 1
 
     def secret(self, name: str) -> Tensor:
-        """The codes of a private column."""
         if name not in self.private:
             raise DataError(
                 f"{self.name} has no private column {name!r}; it has: {', '.join(self.private) or 'none'}."
@@ -134,7 +132,6 @@ class Dataset:
         return any(column.name == name for column in self.columns)
 
     def take(self, rows: Tensor) -> Dataset:
-        """These rows, in this order."""
         private = {name: codes[rows] for name, codes in self.private.items()}
         return replace(self, x=self.x[rows], y=self.y[rows], private=private)
 
@@ -235,12 +232,7 @@ def _shuffled(n: int, rng: torch.Generator) -> Tensor:
 
 
 def _rows_by_record(
-    data: Dataset,
-    secret: str | None,
-    rng: torch.Generator,
-    *,
-    train: int | None,
-    public: int | None,
+    data: Dataset, secret: str | None, rng: torch.Generator, *, train: int | None, public: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     order = _shuffled(len(data), rng)
     codes = data.secret(secret)[order] if secret else torch.zeros(len(data), dtype=torch.long)

@@ -14,6 +14,10 @@ what is stored, or shown to others, is its ``public`` sentence.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 LONGEST = 3_000  # characters of a message: what it quotes may be as long as a file
 
 
@@ -79,3 +83,28 @@ def require(holds: bool, argument: str, rule: str, value: object, *, way_out: st
     if not holds:
         ending = f"; {way_out}" if way_out else ""
         raise ArgumentError(f"{argument} must be {rule}, got {value!r}{ending}.")
+
+
+Rule = tuple[str, Callable[[Any], bool]]  # what a setting must be, in words and as a test
+POSITIVE: Rule = ("finite and above 0", lambda value: 0 < value < math.inf)
+NONNEGATIVE: Rule = ("finite and at least 0", lambda value: 0 <= value < math.inf)
+CHANCE: Rule = ("between 0 and 1", lambda value: 0 < value < 1)
+
+
+def at_least(least: int) -> Rule:
+    return f"at least {least}", lambda value: value >= least
+
+
+def one_of(*names: str) -> Rule:
+    return f"one of {', '.join(names)}", lambda value: value in names
+
+
+def or_none(rule: Rule) -> Rule:
+    return f"None or {rule[0]}", lambda value: value is None or rule[1](value)
+
+
+def check(part: object, **rules: Rule) -> None:
+    """Each named setting of ``part`` keeps its rule, or `require` says which does not."""
+    for name, (words, holds) in rules.items():
+        value = getattr(part, name)
+        require(holds(value), f"{type(part).__name__}.{name}", words, value)

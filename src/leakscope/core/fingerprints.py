@@ -46,7 +46,6 @@ def _key() -> bytes:
 
 
 def _create(path: Path) -> None:
-    """A new key, unless another process was first."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     new = path.with_name(f".key.{secrets.token_hex(4)}")
     files.write(new, secrets.token_bytes(BYTES), private=True)

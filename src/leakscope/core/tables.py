@@ -25,7 +25,6 @@ Table = dict[str, Any]
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
-    """The object a table names; ``given`` are arguments that are not in the table."""
     target, arguments = called(table, (role,), trusted, given=set(given))
     return _made(target, arguments | given)
 
@@ -85,26 +84,18 @@ def _usable(name: str, made: Any, out: Any, classes: int) -> None:
         )
 
 
-PARTS = {  # the role of a part, by the argument it is given as
-    "head": "head",
-    "reduce": "reduction",
-    "defense": "defense",
-    "defenses": "defense",
-    "upload": "defense",
-    "attacks": "attack",
-    "members": "attack",
-    "family": "attack",
-    "reconstruct": "attack",
-    "estimator": "estimator",
-    "estimators": "estimator",
-    "guard": "guard",
-    "plain": "guard",
-    "guards": "guard",
-    "like": "guard",
-    "encoder": "encoder",
-    "local": "training",
-    "backbone": "model",
+_ARGUMENTS = {  # which arguments a part of each role is given as
+    "head": ("head",),
+    "reduction": ("reduce",),
+    "defense": ("defense", "defenses", "upload"),
+    "attack": ("attacks", "members", "family", "reconstruct"),
+    "estimator": ("estimator", "estimators"),
+    "guard": ("guard", "plain", "guards", "like"),
+    "encoder": ("encoder",),
+    "training": ("local",),
+    "model": ("backbone",),
 }
+PARTS = {argument: role for role, arguments in _ARGUMENTS.items() for argument in arguments}
 
 
 def called(
@@ -170,7 +161,6 @@ def _value(where: str, value: Any, hint: Any, trusted: Iterable[str]) -> Any:
 
 
 def _plain(hint: Any) -> bool:
-    """Whether an annotation is made of plain data only."""
     if hint is Any or hint in (int, float, str, bool, type(None), Ellipsis, dict, list, tuple):
         return True
     if typing.get_origin(hint) is typing.Literal:

@@ -28,40 +28,14 @@ from leakscope.data.text import imdb, text_csv
 __all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "synthetic_bayes", "tabled"]
 
 
+_FUNCTIONS: tuple[Callable[..., Dataset], ...] = (
+    adult, digits, synthetic, health, cremad, celeba, utkface, uci_adult, celeba_folder, utkface_folder,
+    cremad_folder, image_folder, cifar10, cifar100, medical_mnist, pneumonia, covid, location30, purchase100,
+    texas100, purchase_like, texas_like, census42, mnist, lfw, imdb, har, lfw_folder, pubfig_folder,
+    har_folder, text_csv,
+)  # fmt: skip
 LOADERS: Mapping[str, Callable[..., Dataset]] = MappingProxyType(  # what each is: catalogue.DATA
-    {
-        "adult": adult,
-        "digits": digits,
-        "synthetic": synthetic,
-        "health": health,
-        "cremad": cremad,
-        "celeba": celeba,
-        "utkface": utkface,
-        "uci-adult": uci_adult,
-        "celeba-folder": celeba_folder,
-        "utkface-folder": utkface_folder,
-        "cremad-folder": cremad_folder,
-        "image-folder": image_folder,
-        "cifar10": cifar10,
-        "cifar100": cifar100,
-        "medical-mnist": medical_mnist,
-        "pneumonia": pneumonia,
-        "covid": covid,
-        "location30": location30,
-        "purchase100": purchase100,
-        "texas100": texas100,
-        "purchase-like": purchase_like,
-        "texas-like": texas_like,
-        "census42": census42,
-        "mnist": mnist,
-        "lfw": lfw,
-        "imdb": imdb,
-        "har": har,
-        "lfw-folder": lfw_folder,
-        "pubfig-folder": pubfig_folder,
-        "har-folder": har_folder,
-        "text-csv": text_csv,
-    }
+    {function.__name__.replace("_", "-"): function for function in _FUNCTIONS}
 )
 
 
@@ -93,10 +67,6 @@ def tabled(table: Mapping[str, Any]) -> Dataset:
             f"{table.get('path')} has changed since the plan was written, or the plan is of another user or "
             f"machine; audit it anew, or leave sha256 out of the plan."
         )
-    if name == "csv":
-        records = from_csv(**options)
-    elif name == "npz":
-        records = from_npz(**options)
-    else:
-        records = load(name, **options)
+    own: dict[str, Callable[..., Dataset]] = {"csv": from_csv, "npz": from_npz}
+    records = own[name](**options) if name in own else load(name, **options)
     return records.without(*table["without"]) if table.get("without") else records

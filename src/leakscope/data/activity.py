@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError
 from leakscope.data.arrays import records
-from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, labels, located, matched
+from leakscope.data.files import Array, coded, fits, folder_of, labels, marked_by, opened, parts_of
+from leakscope.data.tabular import text_table
 
-PARTS = ("train", "test")
 FEATURES = 561
 
 
@@ -22,16 +21,15 @@ def har(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     A record is a window of 128 samples as 384 numbers in g, all of the first axis, then of the second and
     the third. ``part`` is "train" or "test", which share no people, or "all" for every window.
     """
-    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
-    file = located("har", path, "uci_har_acc.npz")
-    found = arrays(file, ("x", "activity", "subject", "is_test", "activity_names"))
-    matched(found, ("x", "activity", "subject", "is_test"), file)
+    parts_of(part)
+    wanted = ("x", "activity", "subject", "is_test", "activity_names")
+    found, file = opened("har", path, "uci_har_acc.npz", wanted, matched=4)
     windows = found["x"]
     if windows.ndim != 3 or windows.shape[2] != 3:
         raise DataError(
             f"{file} must hold windows (n, samples, 3), and their shape is {windows.shape}; write it again."
         )
-    kept = np.ones(len(windows), dtype=bool) if part == "all" else found["is_test"] == (part == "test")
+    kept = (found["is_test"] == (part == "test")) | (part == "all")
     return _har(
         windows[kept].transpose(0, 2, 1).reshape(int(kept.sum()), -1),
         found["activity"][kept].astype(np.int64),
@@ -47,13 +45,11 @@ def har_folder(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     Paper 003 calls it Activity. ``part`` is "train" or "test", which share no people, or "all" for one
     after the other.
     """
-    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
-    parts = PARTS if part == "all" else (part,)
+    parts = parts_of(part)
     kinds = ("X", "y", "subject")
     files = [f"{one}/{kind}_{one}.txt" for kind in kinds for one in parts]
-    where = located("har-folder", path, "UCI HAR Dataset")
-    folder = as_folder(where, *files, "activity_labels.txt")
-    fits(2.0 * COPIES * sum((folder / file).stat().st_size for file in files), folder, memory=None)
+    folder = folder_of("har-folder", path, "UCI HAR Dataset", *files, "activity_labels.txt")
+    fits(2.0 * sum((folder / file).stat().st_size for file in files), folder)
     x, y, subject = (
         np.concatenate([_numbers(folder / one / f"{kind}_{one}.txt", width) for one in parts])
         for kind, width in zip(kinds, (FEATURES, 1, 1), strict=True)
@@ -64,23 +60,13 @@ def har_folder(*, path: str | Path | None = None, part: str = "all") -> Dataset:
 
 
 def _har(x: Array, activity: Array, subject: Array, names: tuple[str, ...], *, where: Path) -> Dataset:
-    who, people = coded(subject)
-    return Dataset(
-        records(x, f"the records of {where}"),
-        labels(activity, names, where=f"the activities of {where}"),
-        {"subject": who},
-        name="har",
-        values={"activity": names, "subject": people},
-        label="activity",
-    )
+    y = labels(activity, names, where=f"the activities of {where}")
+    codes = {"activity": (y, names), "subject": coded(subject)}
+    return marked_by(records(x, f"the records of {where}"), codes, name="har")
 
 
 def _numbers(file: Path, width: int) -> Array:
-    try:
-        table = pd.read_csv(file, sep=r"\s+", header=None, dtype=np.float64)
-    except (OSError, ValueError, pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{file} is not a file of numbers ({reason}); fetch it again.") from error
+    table = text_table(file, "a file of numbers", sep=r"\s+", header=None, dtype=np.float64)
     if table.shape[1] != width:
         raise DataError(
             f"{file} must have {width} numbers in every row, and it has {table.shape[1]}; fetch it again."

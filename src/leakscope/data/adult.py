@@ -12,29 +12,16 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError
-from leakscope.data.files import as_folder, located
+from leakscope.data.files import folder_of
 from leakscope.data.table import Cells, dataset
-from leakscope.data.tabular import from_csv
+from leakscope.data.tabular import from_csv, text_table
 
 LABEL = "income"
 SECRETS = ("sex", "race", "marital-status")
 COLUMNS = (
-    "age",
-    "workclass",
-    "fnlwgt",
-    "education",
-    "education-num",
-    "marital-status",
-    "occupation",
-    "relationship",
-    "race",
-    "sex",
-    "capital-gain",
-    "capital-loss",
-    "hours-per-week",
-    "native-country",
-    LABEL,
-)
+    "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation",
+    "relationship", "race", "sex", "capital-gain", "capital-loss", "hours-per-week", "native-country", LABEL,
+)  # fmt: skip
 CENSUS = {  # the values that have no dummy in paper 003, which leaves 6 + 12 + 3 + 2 + 7 + 6
     "workclass": ("?", "Never-worked", "Without-pay"),
     "occupation": ("?", "Priv-house-serv", "Armed-Forces"),
@@ -49,17 +36,14 @@ RANGE = ("age", "hours-per-week", "education-num")  # as (x - least) / most
 
 def adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """All 48,842 rows, "?" being a category; 108 inputs one-hot (6 numbers, 102 dummies), else 14."""
-    if path is not None:
-        table = from_csv(path, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
-    else:
-        with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
-            table = from_csv(shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
+    with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
+        table = from_csv(path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
     return replace(table, name="adult")
 
 
 def uci_adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """The same table from UCI's own files, adult.data and adult.test in one folder."""
-    folder = as_folder(located("uci-adult", path, "adult"), "adult.data", "adult.test")
+    folder = folder_of("uci-adult", path, "adult", "adult.data", "adult.test")
     parts = [_uci(folder / "adult.data", skip=0), _uci(folder / "adult.test", skip=1)]
     rows = pd.concat(parts, ignore_index=True)
     # The test file ends its labels in a dot.
@@ -88,7 +72,11 @@ def census42(*, path: str | Path | None = None) -> Dataset:
             kept = tuple(word for word in words if word not in CENSUS[name])
             block = torch.stack([codes == words.index(word) for word in kept], 1).float()
         else:
-            kept, block = (), _scaled(whole.x[:, whole.positions(name)].double(), name).float()
+            numbers = whole.x[:, whole.positions(name)].double()
+            shift, scale = numbers.min(), numbers.max()
+            if name in SPREAD:
+                shift, scale = numbers.mean(), numbers.std()
+            kept, block = (), ((numbers - shift) / scale).float()
         column = Column(name, start, start + block.shape[1], values=kept, standardised=False)
         blocks.append((block, column))
         start = column.stop
@@ -103,37 +91,20 @@ def census42(*, path: str | Path | None = None) -> Dataset:
 
 
 def _coded(data: Dataset, name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """A column's codes, from its dummies."""
     words = next(column.values for column in data.columns if column.name == name)
     return data.x[:, data.positions(name)].argmax(1), words
 
 
 def _merged(data: Dataset, name: str, rare: tuple[str, ...], *, into: str) -> tuple[Tensor, tuple[str, ...]]:
-    """A column's codes, its rare values under one word."""
     codes, words = _coded(data, name)
     renamed = [into if word in rare else word for word in words]
     kept = tuple(sorted(set(renamed)))
     return torch.tensor([kept.index(word) for word in renamed])[codes], kept
 
 
-def _scaled(numbers: Tensor, name: str) -> Tensor:
-    if name in SPREAD:
-        return (numbers - numbers.mean()) / numbers.std()
-    return (numbers - numbers.min()) / numbers.max()
-
-
 def _uci(path: Path, *, skip: int) -> pd.DataFrame:
-    try:
-        rows = pd.read_csv(
-            path,
-            names=list(COLUMNS),
-            skiprows=skip,
-            dtype=object,
-            na_filter=False,
-            skipinitialspace=True,
-        )
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not UCI's file ({str(error).strip()}); fetch it again.") from error
+    text = {"dtype": object, "na_filter": False, "skipinitialspace": True}
+    rows = text_table(path, "UCI's file", names=list(COLUMNS), skiprows=skip, **text)
     if not isinstance(rows.index, pd.RangeIndex) or (rows[LABEL] == "").any():
         raise DataError(f"{path} must have {len(COLUMNS)} cells in every row; fetch it from UCI again.")
     return rows

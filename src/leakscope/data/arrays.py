@@ -11,7 +11,19 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
-from leakscope.data.files import Array, arrays, coded, labels, listed, located, pixels, stacked
+from leakscope.data.files import (
+    Array,
+    arrays,
+    coded,
+    in_parts,
+    labels,
+    listed,
+    located,
+    marked_by,
+    opened,
+    parts_of,
+    pixels,
+)
 
 
 def from_npz(
@@ -42,14 +54,7 @@ def from_npz(
                 f"array {column!r} of {path} must have one value per record, and it has "
                 f"{len(found[column])} where {x!r} has {len(rows)}; write it again."
             )
-    return Dataset(
-        rows,
-        marked[y][0],
-        {secret: marked[secret][0] for secret in secrets},
-        name=name or path.stem,
-        values={column: words for column, (_, words) in marked.items()},
-        label=y,
-    )
+    return marked_by(rows, marked, name=name or path.stem, label=y)
 
 
 def records(x: Array, where: str) -> Tensor:
@@ -77,8 +82,16 @@ def records(x: Array, where: str) -> Tensor:
     return torch.from_numpy(rows)
 
 
+def byte_images(images: Array, file: Path, form: str, *, fit: bool) -> Tensor:
+    if images.dtype != np.uint8 or not fit:
+        raise DataError(
+            f"{file} must hold images of bytes, {form}, and they are {images.dtype} of shape {images.shape}; "
+            f"write pixels from 0 to 255."
+        )
+    return records(images, f"the images of {file}")
+
+
 def _marks(values: Array, names: Array | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
-    """The codes of a label or a secret, and their names."""
     if values.ndim != 1 or values.dtype.kind not in "buiUS" or not len(values):
         raise DataError(
             f"{where} must hold integers or words, one per record, and it holds {values.dtype} of shape "
@@ -117,25 +130,12 @@ def mnist(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     The file has x_train, y_train, x_test and y_test, as Keras publishes it; ``part`` is "train" or "test",
     "all" for one after the other.
     """
-    require(part in ("train", "test", "all"), "part", "'train', 'test' or 'all'", part)
-    file = located("mnist", path, "mnist.npz")
-    parts = ("train", "test") if part == "all" else (part,)
-    found = arrays(file, [f"{kind}_{one}" for one in parts for kind in "xy"])
-    x, y = (stacked([found[f"{kind}_{one}"] for one in parts], where=str(file)) for kind in "xy")
-    if x.dtype != np.uint8 or x.shape[1:3] != (28, 28):
-        raise DataError(
-            f"{file} must hold images of bytes, (n, 28, 28[, 1]), and they are {x.dtype} of shape {x.shape}; "
-            f"write pixels from 0 to 255."
-        )
+    parts, file = parts_of(part), located("mnist", path, "mnist.npz")
+    x, y = in_parts(file, parts, "x_{}", "y_{}")
+    images = byte_images(x, file, "(n, 28, 28[, 1])", fit=x.shape[1:3] == (28, 28))
     digit = tuple("0123456789")
-    return Dataset(
-        records(x, f"the images of {file}"),
-        labels(y, digit, where=f"the labels of {file}"),
-        {},
-        name="mnist",
-        values={"digit": digit},
-        label="digit",
-    )
+    codes = labels(y, digit, where=f"the labels of {file}")
+    return marked_by(images, {"digit": (codes, digit)}, name="mnist")
 
 
 def health(*, path: str | Path | None = None, inside: str | Sequence[str] = ("gender",)) -> Dataset:
@@ -146,7 +146,7 @@ def health(*, path: str | Path | None = None, inside: str | Sequence[str] = ("ge
     """
     inside = listed(inside)
     wanted = ("x", "charlson_positive", "gender", "gender_names", "age_band", "age_names", "feature_names")
-    found = arrays(located("health", path, "health.npz"), wanted)
+    found, _ = opened("health", path, "health.npz", wanted)
     marked = {
         "gender": coded(found["gender"], names=found["gender_names"].tolist()),
         "age_band": coded(found["age_band"], names=found["age_names"].tolist()),
@@ -159,12 +159,6 @@ def health(*, path: str | Path | None = None, inside: str | Sequence[str] = ("ge
         start = columns[-1].stop
         columns.append(Column(name, start, start + len(words), values=words, standardised=False))
         parts.append(torch.nn.functional.one_hot(codes, len(words)).float())
-    return Dataset(
-        torch.cat(parts, 1),
-        torch.from_numpy(found["charlson_positive"].astype(np.int64)),
-        {name: codes for name, (codes, _) in marked.items()},
-        name="health",
-        columns=tuple(columns),
-        values={"charlson_positive": ("no", "yes")} | {name: words for name, (_, words) in marked.items()},
-        label="charlson_positive",
-    )
+    y = torch.from_numpy(found["charlson_positive"].astype(np.int64))
+    every = {"charlson_positive": (y, ("no", "yes")), **marked}
+    return marked_by(torch.cat(parts, 1), every, name="health", columns=tuple(columns))

@@ -13,11 +13,12 @@ from zipfile import is_zipfile
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
 from leakscope.core.rng import seeded
-from leakscope.data.files import COPIES, Array, arrays, as_file, as_folder, fits, labels, located, sizes_of
+from leakscope.data.files import Array, arrays, as_file, as_folder, fits, labels, located, marked_by, sizes_of
 
 LOCATION, PURCHASE, TEXAS = (446, 30), (600, 100), (6_169, 100)  # inputs and classes
 KINDS = (("x_packed", "n_features", "y"), ("x", "y"), ("features", "labels"))  # the arrays of an npz file
@@ -77,7 +78,7 @@ def _from_npz(name: str, path: Path, shape: tuple[int, int]) -> Dataset:
     found = arrays(path, kind)
     features, codes = found[kind[0]], found[kind[-1]]
     if kind[0] == "x_packed":
-        fits(4.0 * COPIES * 8 * features.size, path, memory=None)
+        fits(4.0 * 8 * features.size, path)
         features = np.unpackbits(features, axis=1)[:, : int(found["n_features"])]
     if codes.ndim == 2 and codes.shape[1] > 1:
         codes = codes.argmax(1)
@@ -86,7 +87,7 @@ def _from_npz(name: str, path: Path, shape: tuple[int, int]) -> Dataset:
 
 def _digits(path: Path, width: int) -> Array:
     """A published table: small integers between commas, the same number in every row."""
-    fits(4.0 * COPIES * path.stat().st_size / 2, path, memory=None)  # a digit and a comma for each
+    fits(4.0 * path.stat().st_size / 2, path)  # a digit and a comma for each
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "loadtxt: input contained no data")
@@ -116,20 +117,17 @@ def _dataset(
         )
     if features.dtype.kind not in "buif" or not ((features == 0) | (features == 1)).all():
         raise DataError(f"{where} must hold features that are 0 or 1, and others are there; fetch it again.")
-    words = tuple(str(i) for i in range(1, classes + 1))
-    return Dataset(
-        torch.from_numpy(features.astype(np.float32)),
-        labels(codes, words, where=f"the labels of {where}", first=first),
-        {},
-        name=name,
-        columns=_columns(inputs),
-        values={"class": words},
-        label="class",
-    )
+    y = labels(codes, _words(classes), where=f"the labels of {where}", first=first)
+    return _flags(torch.from_numpy(features.astype(np.float32)), y, classes, name)
 
 
-def _columns(inputs: int) -> tuple[Column, ...]:
-    return tuple(Column(f"x{i + 1}", i, i + 1, values=("0", "1"), standardised=False) for i in range(inputs))
+def _flags(x: Tensor, y: Tensor, classes: int, name: str) -> Dataset:
+    places = [Column(f"x{i + 1}", i, i + 1, values=("0", "1"), standardised=False) for i in range(x.shape[1])]
+    return marked_by(x, {"class": (y, _words(classes))}, name=name, columns=tuple(places))
+
+
+def _words(classes: int) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(1, classes + 1))
 
 
 def purchase_like(
@@ -166,13 +164,4 @@ def _made_up(name: str, records: int, inputs: int, classes: int, separation: flo
     x = torch.rand(records, inputs, generator=rng)
     for rows in torch.arange(records).split(1_000):  # in blocks, so that only one copy of x is held
         x[rows] = (x[rows] < odds[y[rows]].sigmoid()).float()
-    words = tuple(str(i) for i in range(1, classes + 1))
-    return Dataset(
-        x,
-        y,
-        {},
-        name=f"{name} (synthetic)",
-        columns=_columns(inputs),
-        values={"class": words},
-        label="class",
-    )
+    return _flags(x, y, classes, f"{name} (synthetic)")

@@ -9,23 +9,23 @@ from zipfile import is_zipfile
 import numpy as np
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError
+from leakscope.data.arrays import byte_images
 from leakscope.data.files import (
-    COPIES,
     Array,
     arrays,
     as_file,
     as_folder,
     fits,
+    in_parts,
     labels,
     located,
-    pixels,
-    stacked,
+    marked_by,
+    parts_of,
 )
 
 ANIMALS = (2, 7)  # bird to horse
 SIDE, CHANNELS = 32, 3
-PARTS = ("train", "test")
 PYTHON = ("cifar-10-python", "cifar-10-batches-py", "cifar-100-python")  # archives and folders of pickles
 
 
@@ -83,23 +83,18 @@ def cifar100(*, path: str | Path | None = None, part: str = "all") -> Dataset:
 
 
 def _cifar(name: str, path: str | Path | None, part: str, published: _Published) -> Dataset:
-    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
-    parts = PARTS if part == "all" else (part,)
+    parts = parts_of(part)
     where = located(name, path, f"{name}.npz")
     _refuse_pickles(where, published)
     read = _binary if where.is_dir() else _npz
     images, codes, names = read(where, parts, published)
-    if images.dtype != np.uint8 or images.shape[1:] != (SIDE, SIDE, CHANNELS):
-        raise DataError(
-            f"{where} must hold images of bytes, (n, 32, 32, 3), and they are {images.dtype} of shape "
-            f"{images.shape}; write them again."
-        )
+    x = byte_images(images, where, "(n, 32, 32, 3)", fit=images.shape[1:] == (SIDE, SIDE, CHANNELS))
     if len(names) != published.classes:
         raise DataError(
             f"{where} must name {published.classes} classes, and it names {len(names)}; fetch it again."
         )
     y = labels(codes, names, where=f"the labels of {where}")
-    return Dataset(pixels(images), y, {}, name=name, values={"class": names}, label="class")
+    return marked_by(x, {"class": (y, names)}, name=name)
 
 
 def _refuse_pickles(path: Path, published: _Published) -> None:
@@ -123,10 +118,9 @@ def _npz(path: Path, parts: tuple[str, ...], published: _Published) -> tuple[Arr
             f"{path} must be an npz file or the folder {published.folder}, and it is neither; unpack "
             f"{published.archive}, the binary version, and give that folder."
         )
-    found = arrays(path, (*(f"{kind}_{part}" for part in parts for kind in "xy"), "class_names"))
-    images = stacked([found[f"x_{part}"] for part in parts], where=str(path))
-    codes = stacked([found[f"y_{part}"] for part in parts], where=str(path))
-    return images, codes, tuple(str(name) for name in found["class_names"])
+    names = arrays(path, ("class_names",))["class_names"]
+    images, codes = in_parts(path, parts, "x_{}", "y_{}")
+    return images, codes, tuple(str(name) for name in names)
 
 
 def _binary(
@@ -135,7 +129,7 @@ def _binary(
     folder = path / published.folder if (path / published.folder).is_dir() else path
     files = [file for part in parts for file in published.files[part]]
     as_folder(folder, *files, published.names)
-    fits(4.0 * COPIES * sum((folder / file).stat().st_size for file in files), folder, memory=None)
+    fits(4.0 * sum((folder / file).stat().st_size for file in files), folder)
     rows = np.concatenate([_rows(folder / file, published.marks) for file in files])
     planes = rows[:, published.marks :].reshape(-1, CHANNELS, SIDE, SIDE)
     names = (folder / published.names).read_text(encoding="utf-8", errors="replace").split()

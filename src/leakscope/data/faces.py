@@ -14,7 +14,7 @@ from torch import Tensor
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.data.arrays import records
-from leakscope.data.files import COPIES, arrays, as_folder, coded, fits, listed, located, matched
+from leakscope.data.files import Codes, coded, fits, folder_of, listed, marked_by, opened
 from leakscope.data.images import GENDERS, SUFFIXES, Crop, read_images, spread
 
 LEAST = 20  # images of a person to be told from others
@@ -40,9 +40,8 @@ def lfw(*, path: str | Path | None = None, label: str = "gender") -> Dataset:
     images, and gender is private. Images of unknown gender are left out.
     """
     require(label in ("gender", "identity"), "label", "'gender' or 'identity'", label)
-    file = located("lfw", path, "lfw_gray62x47.npz")
-    found = arrays(file, ("images", "identity", "gender", "identity_names"))
-    matched(found, ("images", "identity", "gender"), file)
+    wanted = ("images", "identity", "gender", "identity_names")
+    found, file = opened("lfw", path, "lfw_gray62x47.npz", wanted, matched=3)
     kept = found["gender"] < len(GENDERS)
     if label == "identity":
         kept &= np.bincount(found["identity"])[found["identity"]] >= LEAST
@@ -54,7 +53,7 @@ def lfw(*, path: str | Path | None = None, label: str = "gender") -> Dataset:
             found["identity"][kept], names=found["identity_names"].tolist(), where=f"identity of {file}"
         ),
     }
-    return _faces(records(found["images"][kept], f"the images of {file}"), codes, name="lfw", label=label)
+    return marked_by(records(found["images"][kept], f"the images of {file}"), codes, name="lfw", label=label)
 
 
 def lfw_folder(
@@ -71,7 +70,7 @@ def lfw_folder(
     the list: the sign of a score, or the largest of a group's. Faces whose largest score is below -0.1 in
     one of the groups asked for are left out. Who it is is private too.
     """
-    folder = as_folder(located("lfw-folder", path, "LFW"), "lfw_attributes.txt")
+    folder = folder_of("lfw-folder", path, "LFW", "lfw_attributes.txt")
     below = [
         folder / name for name in ("lfw", "lfw_funneled", "lfw-deepfunneled") if (folder / name).is_dir()
     ]
@@ -84,7 +83,7 @@ def lfw_folder(
     _refuse_none(there, top, "lfw_attributes.txt")
     chosen, codes = _attributes(scores.iloc[there], label=label, attributes=attributes, limit=limit)
     faces = [files[there[i]] for i in chosen]
-    return _faces(_read(faces, FACE, top, crop=_middle), codes, name="lfw", label=label)
+    return marked_by(_read(faces, FACE, top, crop=_middle), codes, name="lfw", label=label)
 
 
 def pubfig_folder(
@@ -101,7 +100,7 @@ def pubfig_folder(
     imagenum; spaces in names may be written "_". Whole images are resized to ``size``, 100 in paper 001.
     ``label`` and ``attributes`` are chosen as in lfw-folder; images that are not listed are left out.
     """
-    folder = as_folder(located("pubfig-folder", path, "PubFig"), "pubfig_attributes.txt")
+    folder = folder_of("pubfig-folder", path, "PubFig", "pubfig_attributes.txt")
     scores = _scores(folder / "pubfig_attributes.txt")
     pairs = zip(scores["person"], scores["imagenum"], strict=True)
     place = {(person.replace("_", " "), int(n)): i for i, (person, n) in enumerate(pairs)}
@@ -116,21 +115,7 @@ def pubfig_folder(
     _refuse_none(there, folder, "pubfig_attributes.txt")
     chosen, codes = _attributes(scores.iloc[there], label=label, attributes=attributes, limit=limit)
     faces = [files[there[i]] for i in chosen]
-    return _faces(_read(faces, (size, size), folder), codes, name="pubfig", label=label)
-
-
-Codes = dict[str, tuple[Tensor, tuple[str, ...]]]
-
-
-def _faces(images: Tensor, codes: Codes, *, name: str, label: str) -> Dataset:
-    return Dataset(
-        images,
-        codes[label][0],
-        {column: found for column, (found, _) in codes.items() if column != label},
-        name=name,
-        values={column: words for column, (_, words) in codes.items()},
-        label=label,
-    )
+    return marked_by(_read(faces, (size, size), folder), codes, name="pubfig", label=label)
 
 
 def _scores(path: Path) -> pd.DataFrame:
@@ -197,7 +182,7 @@ def _refuse_none(there: Sequence[int], folder: Path, listing: str) -> None:
 
 
 def _read(files: Sequence[Path], size: tuple[int, int], folder: Path, *, crop: Crop | None = None) -> Tensor:
-    fits(4.0 * COPIES * len(files) * size[0] * size[1] * 3, folder, memory=None)
+    fits(4.0 * len(files) * size[0] * size[1] * 3, folder)
     return read_images(files, size, crop=crop)
 
 

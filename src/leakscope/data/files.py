@@ -17,11 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakscope.core.errors import DataError
+from leakscope.core.dataset import Column, Dataset
+from leakscope.core.errors import DataError, require
 
 FOLDER = "LEAKSCOPE_DATA"  # the environment variable that names the folder of data files
 COPIES = 3  # the records, their split, and the split scaled: what an audit holds at once
+PARTS = ("train", "test")
 Array = NDArray[Any]
+Codes = Mapping[str, tuple[Tensor, tuple[str, ...]]]  # column -> its codes and their names
 _BROKEN = (
     OSError,
     EOFError,
@@ -55,7 +58,6 @@ def located(name: str, path: str | Path | None, default: str) -> Path:
 
 
 def as_file(path: str | Path) -> Path:
-    """The path of a file that is there."""
     path = Path(path)
     try:
         there = path.exists()
@@ -71,7 +73,6 @@ def as_file(path: str | Path) -> Path:
 
 
 def as_folder(path: Path, *parts: str) -> Path:
-    """The path of a folder that is there and holds ``parts``."""
     if not path.is_dir():
         raise DataError(f"{path} must be a folder that exists; give the folder the data was unpacked in.")
     for part in parts:
@@ -80,14 +81,20 @@ def as_folder(path: Path, *parts: str) -> Path:
     return path
 
 
+def folder_of(name: str, path: str | Path | None, default: str, *parts: str) -> Path:
+    return as_folder(located(name, path, default), *parts)
+
+
 def sha256(path: str | Path) -> str:
     """The digest of a file. It can be guessed: what is stored is `fingerprints.keyed` of it."""
     with as_file(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fits(need: float, path: Path, *, memory: float | None) -> None:
-    """Refuse what needs more than ``memory`` gigabytes (by default, what the machine has free)."""
+def fits(size: float, path: Path, *, memory: float | None = None) -> None:
+    """Refuse records of so many bytes if an audit of them needs more than ``memory`` gigabytes (by default,
+    what the machine has free)."""
+    need = COPIES * size
     limit = memory * 1e9 if memory is not None else free_memory()
     if limit is not None and need > limit:
         raise DataError(
@@ -114,7 +121,6 @@ def listed(names: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def absent(name: str, known: Sequence[str], *, where: str, kind: str = "column") -> DataError:
-    """The refusal of a name that is not among those ``known``."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
     first = ", ".join(repr(one) for one in known[:40]) + (", ..." if len(known) > 40 else "")
     meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
@@ -138,7 +144,7 @@ def arrays(path: Path, wanted: Sequence[str], *, memory: float | None = None) ->
             raise absent(name, list(sizes), where=str(path), kind="array")
     chosen = [*wanted, *(name for name in sizes if name.endswith("_names") and name not in wanted)]
     # The float32 copy of bytes is four times their size, and the widest array dominates.
-    fits(sum(4.0 * COPIES * sizes[name] for name in chosen), path, memory=memory)
+    fits(4.0 * sum(sizes[name] for name in chosen), path, memory=memory)
     found = {}
     for name in chosen:
         try:
@@ -152,6 +158,23 @@ def arrays(path: Path, wanted: Sequence[str], *, memory: float | None = None) ->
         if not isinstance(found[name], np.ndarray):
             raise DataError(f"{name!r} of {path} is not an array; write the file with numpy.savez.")
     return found
+
+
+def opened(
+    name: str, path: str | Path | None, default: str, wanted: Sequence[str], *, matched: int = 0
+) -> tuple[dict[str, Array], Path]:
+    """The arrays of a set's npz file, and the file. The first so many must be ``matched``: have one value for
+    each row of the first."""
+    file = located(name, path, default)
+    found = arrays(file, wanted)
+    for other in wanted[1:matched]:
+        rows = len(found[wanted[0]])
+        if found[other].ndim != 1 or len(found[other]) != rows:
+            raise DataError(
+                f"array {other!r} of {file} must have one value per record, and its shape is "
+                f"{found[other].shape} where {wanted[0]!r} has {rows} rows; write it again."
+            )
+    return found, file
 
 
 def coded(
@@ -184,23 +207,33 @@ def labels(values: Array, names: Sequence[str], *, where: str, first: int = 0) -
     )
 
 
-def stacked(parts: Sequence[Array], *, where: str) -> Array:
-    """The parts of a set, one below the other."""
-    shapes = {part.shape[1:] for part in parts}
-    if len(shapes) > 1:
-        raise DataError(f"{where} must hold records of one shape, and theirs are {shapes}; write it again.")
-    return np.concatenate(parts)
-
-
-def matched(found: Mapping[str, Array], names: Sequence[str], path: Path) -> None:
-    """Refuse arrays that do not have one value for each row of the first."""
-    rows = len(found[names[0]])
-    for name in names[1:]:
-        if found[name].ndim != 1 or len(found[name]) != rows:
+def in_parts(file: Path, parts: Sequence[str], *kinds: str) -> list[Array]:
+    """The arrays of each kind, such as "x_{}", the parts one below the other."""
+    found = arrays(file, [kind.format(part) for part in parts for kind in kinds])
+    stacks = [[found[kind.format(part)] for part in parts] for kind in kinds]
+    for stack in stacks:
+        shapes = {part.shape[1:] for part in stack}
+        if len(shapes) > 1:
             raise DataError(
-                f"array {name!r} of {path} must have one value per record, and its shape is "
-                f"{found[name].shape} where {names[0]!r} has {rows} rows; write it again."
+                f"{file} must hold records of one shape, and theirs are {shapes}; write it again."
             )
+    return [np.concatenate(stack) for stack in stacks]
+
+
+def parts_of(part: str, parts: tuple[str, ...] = PARTS) -> tuple[str, ...]:
+    """The official parts of a set that are asked for; "all": one after the other."""
+    require(part in (*parts, "all"), "part", f"{', '.join(map(repr, parts))} or 'all'", part)
+    return parts if part == "all" else (part,)
+
+
+def marked_by(
+    x: Tensor, codes: Codes, *, name: str, label: str | None = None, columns: tuple[Column, ...] = ()
+) -> Dataset:
+    """Records whose label, the first of the codes unless it is named, and private columns are ``codes``."""
+    label = label or next(iter(codes))
+    private = {column: found for column, (found, _) in codes.items() if column != label}
+    values = {column: words for column, (_, words) in codes.items()}
+    return Dataset(x, codes[label][0], private, name=name, columns=columns, values=values, label=label)
 
 
 def pixels(images: Array) -> Tensor:

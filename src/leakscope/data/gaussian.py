@@ -12,7 +12,7 @@ from scipy import stats
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import require
 from leakscope.core.rng import seeded
-from leakscope.data.files import COPIES, fits
+from leakscope.data.files import fits, marked_by
 
 
 def synthetic(
@@ -26,21 +26,15 @@ def synthetic(
     require(records >= 2, "records", "at least 2", records)
     require(inputs >= 1, "inputs", "at least 1", inputs)
     _check(shift=shift, positive=positive)
-    fits(4.0 * COPIES * records * inputs, Path("synthetic"), memory=None)
+    fits(4.0 * records * inputs, Path("synthetic"))
     rng = seeded(seed, "synthetic")
     group = torch.randint(2, (records,), generator=rng)
     y = (torch.rand(records, generator=rng) < positive).long()
     x = torch.randn(records, inputs, generator=rng)
     x[:, 0] += shift * group
-    return Dataset(
-        x,
-        y,
-        {"group": group},
-        name="synthetic",
-        columns=tuple(Column(f"x{i + 1}", i, i + 1) for i in range(inputs)),
-        values={"label": ("negative", "positive"), "group": ("0", "1")},
-        label="label",
-    )
+    columns = tuple(Column(f"x{i + 1}", i, i + 1) for i in range(inputs))
+    codes = {"label": (y, ("negative", "positive")), "group": (group, ("0", "1"))}
+    return marked_by(x, codes, name="synthetic", columns=columns)
 
 
 def synthetic_bayes(*, shift: float, batch: int, positive: float) -> float:

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, require
-from leakscope.data.files import COPIES, Array, arrays, as_folder, coded, fits, located, pixels
+from leakscope.data.files import Array, coded, fits, folder_of, marked_by, opened, pixels
+from leakscope.data.tabular import text_table
 
 ALIGNED = (178, 218)  # the width and height of an aligned CelebA image
 SQUARE = (0, 20, 178, 198)  # left, top, right, bottom: rows 20 to 197
+LISTING = "CelebA's list"
 FIRST = ("High_Cheekbones", "Male")  # the attributes the papers infer
 AGES = ("0-30", "31-60", "61+")  # paper 000, section 5.1.1
 GENDERS = ("male", "female")
@@ -36,7 +37,7 @@ def celeba(*, path: str | Path | None = None, label: str = "Smiling", size: int 
     """
     require(size in (32, 64), "size", "32 or 64 pixels", size)
     wanted = ("images", "identity", "attributes", "attribute_names")
-    found = arrays(located("celeba", path, f"celeba{size}.npz"), wanted)
+    found, _ = opened("celeba", path, f"celeba{size}.npz", wanted)
     names = [str(name) for name in found["attribute_names"]]
     return _celeba(pixels(found["images"]), found["identity"], found["attributes"], names, label=label)
 
@@ -50,9 +51,10 @@ def celeba_folder(
     evenly spaced through the list.
     """
     parts = ("img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt")
-    folder = as_folder(located("celeba-folder", path, "CelebA"), *parts)
-    marks = _listing(folder / parts[1], skip=1)
-    people = _listing(folder / parts[2], names=["image", "identity"]).set_index("image")["identity"]
+    folder = folder_of("celeba-folder", path, "CelebA", *parts)
+    marks = text_table(folder / parts[1], LISTING, sep=r"\s+", skiprows=1)
+    named = text_table(folder / parts[2], LISTING, sep=r"\s+", names=["image", "identity"])
+    people = named.set_index("image")["identity"]
     there = {file.name for file in (folder / parts[0]).iterdir()}
     rows = [image for image in marks.index if image in there and image in people.index]
     if not rows:
@@ -72,21 +74,7 @@ def _celeba(images: Tensor, identity: Array, attributes: Array, names: list[str]
     order = [name for name in FIRST if name in names] + [name for name in names if name not in FIRST]
     codes = {name: coded(attributes[:, names.index(name)], names=("no", "yes")) for name in order}
     codes["identity"] = coded(identity)
-    return Dataset(
-        images,
-        codes[label][0],
-        {name: column for name, (column, _) in codes.items() if name != label},
-        name="celeba",
-        values={name: words for name, (_, words) in codes.items()},
-        label=label,
-    )
-
-
-def _listing(path: Path, *, skip: int = 0, names: list[str] | None = None) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path, sep=r"\s+", skiprows=skip, names=names, header=None if names else 0)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} is not CelebA's list ({str(error).strip()}); fetch it again.") from error
+    return marked_by(images, codes, name="celeba", label=label)
 
 
 def _aligned(image: Image.Image, file: Path) -> Image.Image:
@@ -100,7 +88,8 @@ def _aligned(image: Image.Image, file: Path) -> Image.Image:
 
 def utkface(*, path: str | Path | None = None) -> Dataset:
     """UTKFace (Zhang et al., CVPR 2017), utkface32.npz: three age groups; ethnicity "Others" is left out."""
-    found = arrays(located("utkface", path, "utkface32.npz"), ("images", "age", "gender", "ethnicity"))
+    wanted = ("images", "age", "gender", "ethnicity")
+    found, _ = opened("utkface", path, "utkface32.npz", wanted)
     known = found["ethnicity"] < ETHNICITIES.index("Others")
     rows = [found[name][known].astype(np.int64) for name in ("age", "gender", "ethnicity")]
     return _utkface(pixels(found["images"][known]), *rows)
@@ -112,7 +101,7 @@ def utkface_folder(*, path: str | Path | None = None, size: int = 32, limit: int
     Files with other names are left out, as is ethnicity "Others"; ``limit`` images at most, evenly
     spaced through the names, which are sorted by age.
     """
-    folder = as_folder(located("utkface-folder", path, "UTKFace"))
+    folder = folder_of("utkface-folder", path, "UTKFace")
     found = [(file, _UTK.fullmatch(file.name)) for file in sorted(folder.iterdir())]
     faces = [(file, tuple(map(int, match.groups()[:3]))) for file, match in found if match]
     faces = [(file, face) for file, face in faces if face[2] < ETHNICITIES.index("Others")]
@@ -134,14 +123,7 @@ def _utkface(images: Tensor, age: Array, gender: Array, ethnicity: Array) -> Dat
         "ethnicity": coded(ethnicity, names=ETHNICITIES),
         "gender": coded(gender, names=GENDERS),
     }
-    return Dataset(
-        images,
-        codes["age_group"][0],
-        {name: codes[name][0] for name in ("ethnicity", "gender")},
-        name="utkface",
-        values={name: words for name, (_, words) in codes.items()},
-        label="age_group",
-    )
+    return marked_by(images, codes, name="utkface")
 
 
 def image_folder(
@@ -153,7 +135,7 @@ def image_folder(
     other endings than those of images are left out; ``limit`` images at most, evenly spaced.
     """
     require(channels in (1, 3), "channels", "1 for grey or 3 for colours", channels)
-    folder = as_folder(located("image-folder", path, "image-folder"))
+    folder = folder_of("image-folder", path, "image-folder")
     names = tuple(sorted(item.name for item in folder.iterdir() if item.is_dir() and item.name[0] != "."))
     if len(names) < 2:
         raise DataError(
@@ -170,10 +152,10 @@ def image_folder(
             )
         found += [(file, code) for file in files]
     found = spread(found, limit)
-    fits(4.0 * COPIES * len(found) * size**2 * channels, folder, memory=None)
+    fits(4.0 * len(found) * size**2 * channels, folder)
     images = read_images([file for file, _ in found], (size, size), channels=channels)
     y = torch.tensor([code for _, code in found])
-    return Dataset(images, y, {}, name=folder.resolve().name, values={"class": names}, label="class")
+    return marked_by(images, {"class": (y, names)}, name=folder.resolve().name)
 
 
 def spread(rows: Sequence[T], limit: int | None) -> list[T]:
@@ -185,11 +167,7 @@ def spread(rows: Sequence[T], limit: int | None) -> list[T]:
 
 
 def read_images(
-    files: Sequence[Path],
-    size: tuple[int, int],
-    *,
-    crop: Crop | None = None,
-    channels: int = 3,
+    files: Sequence[Path], size: tuple[int, int], *, crop: Crop | None = None, channels: int = 3
 ) -> Tensor:
     """Image files, cropped, and resized to ``size``, a height and a width, by Lanczos."""
     height, width = size

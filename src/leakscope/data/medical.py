@@ -9,9 +9,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import DataError, require
-from leakscope.data.arrays import records
-from leakscope.data.files import Array, arrays, coded, labels, located, matched, sizes_of, stacked
+from leakscope.core.errors import require
+from leakscope.data.arrays import byte_images
+from leakscope.data.files import (
+    Array,
+    coded,
+    in_parts,
+    labels,
+    located,
+    marked_by,
+    opened,
+    parts_of,
+    sizes_of,
+)
 
 PARTS = ("train", "val", "test")
 FINDINGS = ("normal", "pneumonia")
@@ -25,17 +35,12 @@ def medical_mnist(*, path: str | Path | None = None, size: int = 64) -> Dataset:
     ``size`` makes them smaller by averaging, 32 for paper 002. The original set, a folder per class,
     is read by image-folder.
     """
-    file = located("medical-mnist", path, "medical_mnist64.npz")
-    found = arrays(file, ("images", "y", "class_names"))
+    wanted = ("images", "y", "class_names")
+    found, file = opened("medical-mnist", path, "medical_mnist64.npz", wanted)
     names = tuple(str(name) for name in found["class_names"])
-    return Dataset(
-        _averaged(_images(found["images"], file), size),
-        labels(found["y"], names, where=f"the labels of {file}"),
-        {},
-        name="medical-mnist",
-        values={"class": names},
-        label="class",
-    )
+    y = labels(found["y"], names, where=f"the labels of {file}")
+    images = _averaged(_images(found["images"], file), size)
+    return marked_by(images, {"class": (y, names)}, name="medical-mnist")
 
 
 def pneumonia(*, path: str | Path | None = None, part: str = "all") -> Dataset:
@@ -44,23 +49,12 @@ def pneumonia(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     pneumoniamnist.npz with the arrays x_train, y_train, ..., or with train_images, train_labels, ..., as
     MedMNIST publishes it. ``part`` is "train", "val" or "test", or "all" for one after the other.
     """
-    require(part in (*PARTS, "all"), "part", "'train', 'val', 'test' or 'all'", part)
-    file = located("pneumonia", path, "pneumoniamnist.npz")
-    x, y = ("{}_images", "{}_labels") if "train_images" in sizes_of(file) else ("x_{}", "y_{}")
-    parts = PARTS if part == "all" else (part,)
-    found = arrays(file, [kind.format(one) for one in parts for kind in (x, y)])
-    return Dataset(
-        _images(stacked([found[x.format(one)] for one in parts], where=str(file)), file),
-        labels(
-            stacked([found[y.format(one)] for one in parts], where=str(file)),
-            FINDINGS,
-            where=f"the labels of {file}",
-        ),
-        {},
-        name="pneumonia",
-        values={"finding": FINDINGS},
-        label="finding",
-    )
+    parts, file = parts_of(part, PARTS), located("pneumonia", path, "pneumoniamnist.npz")
+    published = "train_images" in sizes_of(file)
+    kinds = ("{}_images", "{}_labels") if published else ("x_{}", "y_{}")
+    images, codes = in_parts(file, parts, *kinds)
+    finding = labels(codes, FINDINGS, where=f"the labels of {file}")
+    return marked_by(_images(images, file), {"finding": (finding, FINDINGS)}, name="pneumonia")
 
 
 def covid(*, path: str | Path | None = None, size: int = 64) -> Dataset:
@@ -70,33 +64,21 @@ def covid(*, path: str | Path | None = None, size: int = 64) -> Dataset:
     ``size`` makes the images smaller by averaging.
     """
     wanted = ("images", "is_covid", "sex", "patient", "finding", "finding_names")
-    file = located("covid", path, "covid_cxr64.npz")
-    found = arrays(file, wanted)
-    matched(found, wanted[:5], file)
+    found, file = opened("covid", path, "covid_cxr64.npz", wanted, matched=5)
     unknown = [i for i, name in enumerate(found["finding_names"]) if str(name) in UNKNOWN]
     kept = ~np.isin(found["finding"], unknown)
     sex = np.where(found["sex"][kept] == 255, SEXES.index("?"), found["sex"][kept])
-    private = {
+    y = labels(found["is_covid"][kept], ("no", "yes"), where=f"the labels of {file}")
+    codes = {
+        "is_covid": (y, ("no", "yes")),
         "sex": coded(sex, names=SEXES, where=f"array 'sex' of {file}"),
         "patient": coded(found["patient"][kept]),
     }
-    return Dataset(
-        _averaged(_images(found["images"][kept], file), size),
-        labels(found["is_covid"][kept], ("no", "yes"), where=f"the labels of {file}"),
-        {name: codes for name, (codes, _) in private.items()},
-        name="covid",
-        values={"is_covid": ("no", "yes")} | {name: words for name, (_, words) in private.items()},
-        label="is_covid",
-    )
+    return marked_by(_averaged(_images(found["images"][kept], file), size), codes, name="covid")
 
 
 def _images(images: Array, file: Path) -> Tensor:
-    if images.dtype != np.uint8 or images.ndim not in (3, 4):
-        raise DataError(
-            f"{file} must hold images of bytes, (n, height, width[, channels]), and they are {images.dtype} "
-            f"of shape {images.shape}; write pixels from 0 to 255."
-        )
-    return records(images, f"the images of {file}")
+    return byte_images(images, file, "(n, height, width[, channels])", fit=images.ndim in (3, 4))
 
 
 def _averaged(images: Tensor, size: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, MissingExtra, require
-from leakscope.data.files import Array, arrays, as_folder, coded, located
+from leakscope.data.files import Array, coded, folder_of, marked_by, opened
 
 EMOTIONS = ("ANG", "HAP", "NEU", "SAD")  # the four of paper 000, of six
 CLIP = 5.0  # standard deviations; single functionals reach 80
@@ -22,7 +22,7 @@ _NAME = re.compile(r"(\d{4})_[A-Z]{3}_([A-Z]{3})_[A-Z]{2}\.wav")
 def cremad(*, path: str | Path | None = None, emotions: str | Sequence[str] = EMOTIONS) -> Dataset:
     """cremad_emobase.npz: 988 emobase functionals of each clip, 91 speakers, four emotions."""
     wanted = ("x", "emotion", "emotion_names", "gender", "gender_names", "speaker")
-    found = arrays(located("cremad", path, "cremad_emobase.npz"), wanted)
+    found, _ = opened("cremad", path, "cremad_emobase.npz", wanted)
     names = [str(name) for name in found["emotion_names"]]
     return _cremad(
         found["x"].astype(np.float32),
@@ -39,7 +39,7 @@ def cremad_folder(*, path: str | Path | None = None, emotions: str | Sequence[st
     Features are openSMILE's emobase functionals, scaled over all clips and clipped at 5 standard
     deviations. Files with other names than 1001_DFA_ANG_XX.wav are left out.
     """
-    folder = as_folder(located("cremad-folder", path, "CREMA-D"), "VideoDemographics.csv")
+    folder = folder_of("cremad-folder", path, "CREMA-D", "VideoDemographics.csv")
     sexes = _sexes(folder / "VideoDemographics.csv")
     audio = folder / "AudioWAV" if (folder / "AudioWAV").is_dir() else folder
     found = [(file, _NAME.fullmatch(file.name)) for file in sorted(audio.iterdir())]
@@ -71,16 +71,13 @@ def _chosen(emotions: str | Sequence[str], known: Sequence[str]) -> tuple[str, .
 
 def _cremad(x: Array, emotion: Array, gender: Array, speaker: Array, *, emotions: tuple[str, ...]) -> Dataset:
     kept = np.isin(emotion, emotions)
-    who, speakers = coded(speaker[kept])
     genders = ("male", "female")
-    return Dataset(
-        torch.from_numpy(x[kept].clip(-CLIP, CLIP)),
-        torch.tensor([emotions.index(word) for word in emotion[kept]]),
-        {"gender": torch.tensor([genders.index(word) for word in gender[kept]]), "speaker": who},
-        name="cremad",
-        values={"emotion": emotions, "gender": genders, "speaker": speakers},
-        label="emotion",
-    )
+    codes = {
+        "emotion": (torch.tensor([emotions.index(word) for word in emotion[kept]]), emotions),
+        "gender": (torch.tensor([genders.index(word) for word in gender[kept]]), genders),
+        "speaker": coded(speaker[kept]),
+    }
+    return marked_by(torch.from_numpy(x[kept].clip(-CLIP, CLIP)), codes, name="cremad")
 
 
 def _sexes(path: Path) -> dict[int, str]:
@@ -92,7 +89,6 @@ def _sexes(path: Path) -> dict[int, str]:
 
 
 def _emobase(files: Sequence[Path]) -> Array:
-    """The 988 emobase functionals of whole clips."""
     try:
         import opensmile
     except ImportError as error:

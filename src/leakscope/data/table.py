@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
-from leakscope.data.files import Array
+from leakscope.data.files import Array, marked_by
 
 CATEGORIES = 200  # a text column with more values is a name, a date or a note
 LABELS = 100  # the most classes a task may have
@@ -35,11 +35,9 @@ class Cells:
 
     @property
     def most(self) -> float:
-        """How many values it may have as a category."""
         return math.inf if self.role == "user" else CATEGORIES
 
     def add(self, text: Array) -> None:
-        """The next cells, as text."""
         codes, kinds = pd.factorize(text)
         self._add_codes(codes, kinds)
         if self._numbers is not None:
@@ -72,7 +70,6 @@ class Cells:
         self.blank += int(blank[codes].sum())
 
     def _word(self, kinds: Array) -> str:
-        """The first of these values that is no number."""
         words = [kind for kind, number in zip(kinds, _parsed(kinds), strict=True) if math.isnan(number)]
         return str(words[0])[:40] if words else str(kinds[0])[:40]
 
@@ -88,7 +85,6 @@ class Cells:
 
     @property
     def empty(self) -> int:
-        """How many cells are empty."""
         code = self.known.get("", -1)
         return self.blank if self.numeric else sum(int((part == code).sum()) for part in self._codes or [])
 
@@ -161,12 +157,7 @@ def _tidy(number: float) -> str:
 
 
 def dataset(
-    cells: Sequence[Cells],
-    name: str,
-    *,
-    label: str,
-    secrets: Sequence[str],
-    encoding: str = "onehot",
+    cells: Sequence[Cells], name: str, *, label: str, secrets: Sequence[str], encoding: str = "onehot"
 ) -> Dataset:
     """The table: secrets stay inside ``x``, the label and a user do not."""
     require(encoding in ("onehot", "label"), "encoding", "'onehot' or 'label'", encoding)
@@ -177,15 +168,8 @@ def dataset(
             f"{name} must have a column to learn label {label!r} from, and it has none; drop fewer."
         )
     x, columns = _encoded(inside, marked, onehot=encoding == "onehot")
-    return Dataset(
-        x,
-        marked[label][0],
-        {secret: marked[secret][0] for secret in secrets},
-        name=name,
-        columns=columns,
-        values={column: words for column, (_, words) in marked.items()},
-        label=label,
-    )
+    codes = {column: marked[column] for column in (label, *secrets)}
+    return marked_by(x, codes, name=name, columns=columns)
 
 
 def _encoded(

@@ -8,6 +8,7 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError
-from leakscope.data.files import COPIES, absent, as_file, fits, listed
+from leakscope.data.files import absent, as_file, fits, listed
 from leakscope.data.table import Cells, dataset
 
 CHUNK = 1_000_000  # cells read at a time
@@ -48,12 +49,7 @@ def from_csv(
     path = as_file(path)
     secrets, drop = listed(secrets), listed(drop)
     header = header_of(path)
-    check_roles(header, path, label=label, secrets=secrets, drop=drop, user=user)
-    roles = {
-        label: "label",
-        **dict.fromkeys(secrets, "secret"),
-        **({user: "user"} if user is not None else {}),
-    }
+    roles = roles_of(header, path, label=label, secrets=secrets, drop=drop, user=user)
     columns = {name: Cells(name, roles.get(name, "column")) for name in header if name not in drop}
     rows = 0
     expected = _expected_rows(path)
@@ -62,7 +58,7 @@ def from_csv(
         for name, cells in columns.items():
             cells.add(piece[name].to_numpy(dtype=object))
         width = sum(cells.width for name, cells in columns.items() if name not in (label, user))
-        fits(4.0 * COPIES * max(rows, expected) * width, path, memory=memory)
+        fits(4.0 * max(rows, expected) * width, path, memory=memory)
     if not rows:
         raise DataError(f"{path} must have rows below its header, and it has none; check how it was written.")
     return dataset(
@@ -114,16 +110,26 @@ def _filled(piece: pd.DataFrame, columns: Sequence[Column]) -> Tensor:
     return x
 
 
-def check_roles(
+def text_table(path: Path, what: str, **options: Any) -> pd.DataFrame:
+    """A published table as pandas reads it, or the refusal of a file that is not ``what`` it should be."""
+    try:
+        table: pd.DataFrame = pd.read_csv(path, **options)
+    except (OSError, ValueError) as error:  # of pandas' own all are ValueErrors
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is not {what} ({reason}); fetch it again.") from error
+    return table
+
+
+def roles_of(
     header: list[str],
     path: Path,
     *,
     label: str,
     secrets: tuple[str, ...],
-    drop: tuple[str, ...],
+    drop: tuple[str, ...] = (),
     user: str | None,
-) -> None:
-    """Every name is a column, and no column has two roles."""
+) -> dict[str, str]:
+    """The role of each column that has one: every name is a column, and no column has two."""
     twice = sorted(name for name, count in Counter(header).items() if count > 1)
     if twice:
         raise DataError(f"{path} must name each column once, and {twice[0]!r} comes twice; rename one.")
@@ -135,19 +141,15 @@ def check_roles(
     for name in (label, *secrets, *drop, *([user] if user is not None else [])):
         if name not in header:
             raise _unseparated(header, path) or absent(name, header, where=str(path))
-    roles = [
-        ("label", (label,)),
-        ("secrets", secrets),
-        ("drop", drop),
-        ("user", (user,) if user is not None else ()),
-    ]
-    for i, (role, names) in enumerate(roles):
-        for other, others in roles[i + 1 :]:
-            if both := [name for name in names if name in others]:
-                raise DataError(
-                    f"column {both[0]!r} must have one role, and it is named in both {role} and {other}; "
-                    f"choose one."
-                )
+    users = (user,) if user is not None else ()
+    roles = {"label": (label,), "secrets": secrets, "drop": drop, "user": users}
+    for (role, names), (other, others) in combinations(roles.items(), 2):
+        if both := [name for name in names if name in others]:
+            raise DataError(
+                f"column {both[0]!r} must have one role, and it is named in both {role} and {other}; "
+                f"choose one."
+            )
+    return {label: "label", **dict.fromkeys(secrets, "secret"), **dict.fromkeys(users, "user")}
 
 
 def _unseparated(header: list[str], path: Path) -> DataError | None:
@@ -205,7 +207,6 @@ class Lines(io.RawIOBase):
 
 
 def header_of(path: Path) -> list[str]:
-    """The names in a CSV's first row."""
     with io.BufferedReader(Lines(path)) as file:
         try:
             columns = file.readline(LONGEST).count(b",") + 1

@@ -14,7 +14,6 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch import Tensor
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
 from leakscope.data.files import (
-    COPIES,
+    PARTS,
     absent,
     as_file,
     as_folder,
@@ -33,33 +32,25 @@ from leakscope.data.files import (
     labels,
     listed,
     located,
+    marked_by,
+    parts_of,
 )
 from leakscope.data.table import Cells
-from leakscope.data.tabular import check_roles, header_of, pieces
+from leakscope.data.tabular import header_of, pieces, roles_of
 
 WORDS, LENGTH = 10_000, 200  # the words that are numbered and the words of a text that are kept
+Review = tuple[str, int, int]  # its text, its label and its rating
 PADDING, UNKNOWN = "<padding>", "<unknown>"
 SENTIMENTS = ("negative", "positive")
 LENGTHS = ("short", "long")
 RATINGS = ("moderate", "extreme")  # extreme: the best or the worst there is, 10 or 1
-PARTS = ("train", "test")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _WORD = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _NAME = re.compile(r"\d+_(\d+)\.txt")
 
 
 def tokens(text: str) -> list[str]:
-    """The words of a text."""
     return [word.replace("\u2019", "'") for word in _WORD.findall(_BREAK.sub(" ", text).lower())]
-
-
-@dataclass(frozen=True)
-class _Reviews:
-    """One part of the reviews as it was published."""
-
-    text: Sequence[str]
-    label: Sequence[int]
-    rating: Sequence[int]
 
 
 def imdb(
@@ -72,25 +63,21 @@ def imdb(
     Private are the full length (long: above the training reviews' median) and the rating (extreme: 1 or
     10). ``part`` is "train" or "test", "all" for one after the other.
     """
-    require(part in (*PARTS, "all"), "part", "'train', 'test' or 'all'", part)
+    chosen = parts_of(part)
     where = located("imdb", path, "imdb.json.gz")
     wanted = PARTS if part != "train" else ("train",)  # the words are always those of the training reviews
     found = _folder(where, wanted) if where.is_dir() else _json(where, wanted)
-    train = [tokens(text) for text in found["train"].text]
-    kept = [one for name, one in found.items() if part in ("all", name)]
-    split = [train if one is found["train"] else [tokens(text) for text in one.text] for one in kept]
-    texts = [text for some in split for text in some]
+    split = {name: [tokens(text) for text, _, _ in reviews] for name, reviews in found.items()}
+    train, texts = split["train"], [text for name in chosen for text in split[name]]
     numbers, column = _numbered(texts, by=train, words=words, length=length)
-    rating = np.asarray([value for one in kept for value in one.rating])
-    return Dataset(
-        numbers,
-        labels(np.asarray([y for one in kept for y in one.label]), SENTIMENTS, where=f"labels of {where}"),
-        {"length": _long(texts, by=train), "rating": torch.from_numpy(np.isin(rating, (1, 10))).long()},
-        name="imdb",
-        columns=(column,),
-        values={"sentiment": SENTIMENTS, "length": LENGTHS, "rating": RATINGS},
-        label="sentiment",
-    )
+    label, rating = (np.asarray([one[i] for name in chosen for one in found[name]]) for i in (1, 2))
+    y = labels(label, SENTIMENTS, where=f"labels of {where}")
+    codes = {
+        "sentiment": (y, SENTIMENTS),
+        "length": (_long(texts, by=train), LENGTHS),
+        "rating": (torch.from_numpy(np.isin(rating, (1, 10))).long(), RATINGS),
+    }
+    return marked_by(numbers, codes, name="imdb", columns=(column,))
 
 
 def text_csv(
@@ -110,29 +97,25 @@ def text_csv(
     """
     file = as_file(located("text-csv", path, "text.csv"))
     names, header = listed(secrets), header_of(file)
-    check_roles(header, file, label=label, secrets=names, drop=(), user=user)
+    roles = roles_of(header, file, label=label, secrets=names, user=user)
     if text not in header:
         raise absent(text, header, where=str(file))
-    roles = {label: "label", **dict.fromkeys(names, "secret")} | ({user: "user"} if user is not None else {})
     require(text not in roles, "text", "a column that is neither label, secret nor user", text)
     cells = {name: Cells(name, role) for name, role in roles.items()}
     split: list[list[str]] = []
     for piece in pieces(file, header):
         split += [tokens(one) for one in piece[text]]
-        fits(8.0 * COPIES * len(split) * length, file, memory=None)
+        fits(8.0 * len(split) * length, file)
         for name, column in cells.items():
             column.add(piece[name].to_numpy(dtype=object))
     if not split:
         raise DataError(f"{file} must have rows below its header, and it has none; check how it was written.")
     numbers, place = _numbered(split, by=split, words=words, length=length)
     marked = {name: column.levels() for name, column in cells.items()}
-    y, _ = marked[label]
-    private = {name: codes for name, (codes, _) in marked.items() if name != label}
-    values = {name: known for name, (_, known) in marked.items()}
     if "length" not in header:
-        private["length"], values["length"] = _long(split, by=split), LENGTHS
+        marked["length"] = _long(split, by=split), LENGTHS
     stem = file.name.removesuffix(".gz").removesuffix(".csv")
-    return Dataset(numbers, y, private, name=stem, columns=(place,), values=values, label=label)
+    return marked_by(numbers, marked, name=stem, label=label, columns=(place,))
 
 
 def _numbered(
@@ -159,24 +142,22 @@ def _long(texts: Sequence[list[str]], *, by: Sequence[list[str]]) -> Tensor:
     return torch.tensor([len(text) > middle for text in texts]).long()
 
 
-def _folder(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
+def _folder(path: Path, parts: Sequence[str]) -> dict[str, list[Review]]:
     folder = path / "aclImdb" if (path / "aclImdb").is_dir() else path
     as_folder(folder, *(f"{part}/{kind}" for part in parts for kind in ("neg", "pos")))
     found = {}
     for part in parts:
-        text, label, rating = [], [], []
-        for code, kind in enumerate(("neg", "pos")):
-            for file in sorted((folder / part / kind).iterdir()):
-                if match := _NAME.fullmatch(file.name):
-                    text.append(_read(file))
-                    label.append(code)
-                    rating.append(int(match[1]))
-        if not text:
+        found[part] = [
+            (_read(file), code, int(match[1]))
+            for code, kind in enumerate(("neg", "pos"))
+            for file in sorted((folder / part / kind).iterdir())
+            if (match := _NAME.fullmatch(file.name))
+        ]
+        if not found[part]:
             raise DataError(
                 f"{folder / part} must hold reviews named like pos/0_9.txt, and it holds none; unpack the "
                 f"original distribution there."
             )
-        found[part] = _Reviews(text, label, rating)
     return found
 
 
@@ -187,7 +168,7 @@ def _read(file: Path) -> str:
         raise DataError(f"{file} is not a text that can be read ({error}); fetch it again.") from error
 
 
-def _json(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
+def _json(path: Path, parts: Sequence[str]) -> dict[str, list[Review]]:
     try:
         with gzip.open(as_file(path), "rt", encoding="utf-8") as file:
             content = json.load(file)
@@ -196,7 +177,7 @@ def _json(path: Path, parts: Sequence[str]) -> dict[str, _Reviews]:
     return {part: _reviews(content, part, path) for part in parts}
 
 
-def _reviews(content: Any, part: str, path: Path) -> _Reviews:
+def _reviews(content: Any, part: str, path: Path) -> list[Review]:
     one = content.get(part) if isinstance(content, dict) else None
     kinds = {"text": str, "label": int, "rating": int}
     lists = [_all_of(one.get(name), kind) for name, kind in kinds.items()] if isinstance(one, dict) else [[]]
@@ -205,7 +186,7 @@ def _reviews(content: Any, part: str, path: Path) -> _Reviews:
             f"{path} must hold {part!r} with the lists text, label and rating, one of each for every review, "
             f"and it does not; write it again."
         )
-    return _Reviews(*lists)
+    return list(zip(*lists, strict=True))
 
 
 def _all_of(found: Any, kind: type) -> list[Any]:

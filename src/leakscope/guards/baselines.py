@@ -16,20 +16,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from leakscope.core.dataset import Dataset
-from leakscope.core.errors import require
+from leakscope.core.errors import NONNEGATIVE, POSITIVE, check, require
 from leakscope.core.rng import fork, laplace
 from leakscope.guards.batches import Seen
 from leakscope.guards.encoder import Guarded, Perturbation
-from leakscope.guards.hidden import Hidden, Strength
+from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
 from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, representation_shape
-from leakscope.guards.plain import Descending, Unguarded, against, begun, renamed, taught, weighing
+from leakscope.guards.plain import Unguarded, against, begun, renamed, taught, weighing
 from leakscope.guards.protections import Told
-from leakscope.guards.trainer import Progress
 
 
 @dataclass(frozen=True)
-class DPEncoder:
+class DPEncoder(TimedGuard):
     """Gaussian noise on the frozen representations of plain training (paper 003, section 5).
 
     ``scale`` is in units of the representations' standard deviation, its root mean square over coordinates;
@@ -44,25 +42,17 @@ class DPEncoder:
     strength = Strength("scale", (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0))
 
     def __post_init__(self) -> None:
-        require(0 <= self.scale < math.inf, "DPEncoder.scale", "finite and at least 0", self.scale)
+        check(self, scale=NONNEGATIVE)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
-        found = self.plain(data, rng, others=others, progress=progress)
-        spread = found.encoder(data.x).flatten(1).var(0, correction=0).mean().sqrt()
+    def train(self, lesson: Lesson) -> Guarded:
+        found = self.plain.train(lesson)
+        spread = found.encoder(lesson.data.x).flatten(1).var(0, correction=0).mean().sqrt()
         unit = float(spread) if self.relative else 1.0
         return renamed(found, self, perturbation=Perturbation("gaussian", self.scale * unit))
 
 
 @dataclass(frozen=True)
-class DPParameters:
+class DPParameters(TimedGuard):
     """Noise of standard deviation ``scale`` on every parameter of a plainly trained encoder (paper 004).
 
     ``kind`` "gaussian" or "laplace"; the head is left alone. The null setting is scale = 0.
@@ -75,32 +65,23 @@ class DPParameters:
     strength = Strength("scale", (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0))
 
     def __post_init__(self) -> None:
-        require(0 <= self.scale < math.inf, "DPParameters.scale", "finite and at least 0", self.scale)
+        check(self, scale=NONNEGATIVE)
         known = self.kind in ("gaussian", "laplace")
         require(known, "DPParameters.kind", "gaussian or laplace", self.kind)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
-        found = self.plain(data, rng, others=others, progress=progress)
-        (own,) = fork(rng, 1)
+    def train(self, lesson: Lesson) -> Guarded:
+        found = self.plain.train(lesson)
+        (own,) = fork(lesson.rng, 1)
         return renamed(found, self, network=_changed(found.encoder.network, lambda w: w + self.noise(w, own)))
 
     def noise(self, like: Tensor, rng: torch.Generator) -> Tensor:
-        """Draws of this kind and standard deviation."""
         if self.kind == "gaussian":
             return self.scale * torch.randn(like.shape, generator=rng, dtype=like.dtype)
         return laplace(like, self.scale / math.sqrt(2), rng)
 
 
 @dataclass(frozen=True)
-class Compressed:
+class Compressed(TimedGuard):
     """A plainly trained encoder whose smallest parameters are set to 0 (model compression, paper 004).
 
     ``rate`` is the share of all the encoder's parameters, smallest magnitude first. The null setting is
@@ -115,16 +96,8 @@ class Compressed:
     def __post_init__(self) -> None:
         require(0 <= self.rate < 1, "Compressed.rate", "in [0, 1)", self.rate)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
-        found = self.plain(data, rng, others=others, progress=progress)
+    def train(self, lesson: Lesson) -> Guarded:
+        found = self.plain.train(lesson)
         return renamed(found, self, network=_changed(found.encoder.network, self.kept))
 
     def kept(self, weights: Tensor) -> Tensor:
@@ -134,14 +107,13 @@ class Compressed:
 
 
 def _changed(network: nn.Module, change: Callable[[Tensor], Tensor]) -> nn.Module:
-    """A copy whose parameters, as one vector, are changed."""
     made = copy.deepcopy(network)
     vector_to_parameters(change(parameters_to_vector(made.parameters())), made.parameters())
     return made
 
 
 @dataclass(frozen=True)
-class AdversarialTraining:
+class AdversarialTraining(TimedGuard):
     """min CE_task - ``lam`` CE_private in alternating steps: the core of DeepObfuscator (paper 004's AT).
 
     It is `Inf2Guard` with the adversarial loss and the task's labels, at lambda = lam / (1 + lam): named
@@ -157,15 +129,13 @@ class AdversarialTraining:
     strength = Strength("lam", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
         return (Hidden("attribute", self.column, self.lam),)
 
     def __post_init__(self) -> None:
-        require(0 <= self.lam < math.inf, "AdversarialTraining.lam", "finite and at least 0", self.lam)
+        check(self, lam=NONNEGATIVE)
 
     @property
     def guard(self) -> Inf2Guard:
-        """The guard that this is."""
         settings: Mapping[str, Any] = vars(self.plain)
         return Inf2Guard(
             "attribute",
@@ -177,20 +147,12 @@ class AdversarialTraining:
             **settings,
         )
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
-        return renamed(self.guard(data, rng, others=others, progress=progress), self)
+    def train(self, lesson: Lesson) -> Guarded:
+        return renamed(self.guard.train(lesson), self)
 
 
 @dataclass(frozen=True)
-class DPFE:
+class DPFE(TimedGuard):
     """Task cross-entropy plus ``weight`` times a Gaussian estimate of I(r; u) (DPFE, Osia et al., 2018).
 
     The published code is not public: this is the reading of paper 004's baseline in which representation
@@ -208,32 +170,20 @@ class DPFE:
     strength = Strength("weight", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
         return (Hidden("attribute", self.column),)
 
     def __post_init__(self) -> None:
-        require(0 <= self.weight < math.inf, "DPFE.weight", "finite and at least 0", self.weight)
-        require(0 < self.ridge < math.inf, "DPFE.ridge", "finite and above 0", self.ridge)
+        check(self, weight=NONNEGATIVE, ridge=POSITIVE)
         require(0 <= self.steps <= 5, "DPFE.steps", "from 0 to 5", self.steps)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
-        check_column(data, self.column)
-        source, made, private = begun(self.plain, data, rng, others=others)
-        shape = representation_shape(made.network, data, normed=self.plain.normed)
+    def train(self, lesson: Lesson) -> Guarded:
+        check_column(lesson.data, self.column)
+        source, made, private = begun(self.plain, lesson)
+        shape = representation_shape(made.network, source.data, normed=self.plain.normed)
         told = protection(Inf2Guard("attribute", self.column), source.data, shape, private, head=True)
         assert isinstance(told, Told)
-        made = against(made, Descending(told, self._term), self.weight, steps=self.steps)
-        return taught(
-            self, self.plain, source, made, data=data, rng=rng, progress=progress, warm_up=self.warm_up
-        )
+        made = against(made, told, self._term, self.weight, steps=self.steps)
+        return taught(self, self.plain, lesson, source, made, warm_up=self.warm_up)
 
     def _term(self, seen: Seen, r: Tensor, head: nn.Module | None) -> Tensor:
         return gaussian_information(r[: seen.own], seen.private[self.column], ridge=self.ridge)

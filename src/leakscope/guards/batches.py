@@ -34,11 +34,9 @@ class Seen:
 
     @staticmethod
     def of(data: Dataset) -> Seen:
-        """All records of a dataset."""
         return Seen(data.x, data.y, data.private, len(data))
 
     def beside(self, others: Dataset) -> Seen:
-        """The same records, and others after them."""
         return replace(self, x=torch.cat([self.x, others.x]), y=torch.cat([self.y, others.y]))
 
 
@@ -58,13 +56,8 @@ class Subsets:
 
     def __post_init__(self) -> None:
         smallest, largest = self.sizes
-        fine = 1 <= smallest <= largest
-        require(
-            fine,
-            "sizes",
-            "two numbers of records, from 1 on, as an empty subset has no aggregate",
-            self.sizes,
-        )
+        rule = "two numbers of records, from 1 on, as an empty subset has no aggregate"
+        require(1 <= smallest <= largest, "sizes", rule, self.sizes)
         inside = len(self.shares) >= 2 and all(0 <= share <= 1 for share in self.shares)
         require(inside, "shares", "at least two, each in [0, 1]", self.shares)
         require(self.count >= 1, "the subsets of a step", "at least 1", self.count)
@@ -162,7 +155,6 @@ class Source:
         others: Dataset | None = None,
         subsets: Subsets | None = None,
     ) -> Source:
-        """The records, split."""
         require(batch >= 2, "batch", "at least 2", batch)
         data = named(data)
         if others is not None:
@@ -172,7 +164,6 @@ class Source:
         return Source(fit, held, batch, subsets=subsets)
 
     def epoch(self, rng: torch.Generator) -> Iterator[Seen]:
-        """The steps of one epoch."""
         if self.subsets is not None:
             own = self.subsets.epoch(self.data, rng)
         else:
@@ -206,7 +197,6 @@ def named(data: Dataset) -> Dataset:
 
 
 def _split(data: Dataset, rng: torch.Generator) -> tuple[Dataset, Dataset]:
-    """What is trained on and what is held back."""
     held = max(LEAST, int(HELD * len(data)))
     if len(data) < 2 * held:
         raise DataError(

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError, at_least, check, require
 from leakscope.core.rng import dealt, fork
 from leakscope.guards.encoder import Guarded
-from leakscope.guards.hidden import Hidden, Strength
+from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
 from leakscope.guards.plain import Unguarded, begun, renamed, taught
 from leakscope.guards.trainer import Progress
 
 
 @dataclass(frozen=True)
-class Distilled:
+class Distilled(TimedGuard):
     """Self-distillation of a split ensemble (SELENA; Tang et al., USENIX Security 2022).
 
     ``models`` are trained as ``plain`` is, for ``epochs``, and every record is left out by ``without`` of
@@ -37,41 +36,24 @@ class Distilled:
         return Strength("without", tuple(n for n in (0, 1, 2, 5, 10, 15, 20) if n < self.models))
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
         return (Hidden("membership"),)
 
     def __post_init__(self) -> None:
-        require(self.models >= 2, "Distilled.models", "at least 2", self.models)
+        check(self, models=at_least(2), epochs=at_least(1))
         rule = f"from 0 to models - 1 = {self.models - 1}"
         require(0 <= self.without < self.models, "Distilled.without", rule, self.without)
-        require(self.epochs >= 1, "Distilled.epochs", "at least 1", self.epochs)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`; others are only watched by."""
-        since = time.perf_counter()
+    def train(self, lesson: Lesson) -> Guarded:
         if self.without == 0:
-            return renamed(self.plain(data, rng, others=others, progress=progress), self)
-        source, made, private = begun(self.plain, data, rng, others=others)
+            return renamed(self.plain.train(lesson), self)
+        source, made, private = begun(self.plain, lesson)
         before = self.models * self.epochs
         epochs = before + self.plain.epochs
-        believed = self.beliefs(source.data, source.held, private, progress=_after(progress, 0, epochs))
-        found = taught(
-            self,
-            self.plain,
-            replace(source, data=replace(source.data, y=believed)),
-            made,
-            data=data,
-            rng=rng,
-            progress=_after(progress, before, epochs),
-        )
-        return replace(found, seconds=time.perf_counter() - since)
+        beat = _after(lesson.progress, 0, epochs)
+        believed = self.beliefs(source.data, source.held, private, progress=beat)
+        source = replace(source, data=replace(source.data, y=believed))
+        lesson = replace(lesson, progress=_after(lesson.progress, before, epochs))
+        return taught(self, self.plain, lesson, source, made)
 
     def beliefs(
         self, data: Dataset, held: Dataset, rng: torch.Generator, *, progress: Progress | None = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,10 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, MissingExtra, require
 from leakscope.guards.batches import Source
 from leakscope.guards.encoder import Guarded, represented
-from leakscope.guards.hidden import Hidden, Strength
-from leakscope.guards.inf2guard import Inf2Guard, check_column, protection, representation_shape
+from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
+from leakscope.guards.inf2guard import Inf2Guard, check_column, finished, protection, representation_shape
 from leakscope.guards.losses import against
-from leakscope.guards.plain import Unguarded, begun, encoded, renamed
+from leakscope.guards.plain import Unguarded, begun, renamed
 from leakscope.guards.protections import Told
 from leakscope.guards.trainer import Alternation, Progress, check_finite
 
@@ -33,7 +33,7 @@ SINGLE = ("prior", "adversarial")  # losses that are a mean over records
 
 
 @dataclass(frozen=True)
-class DPSGDGuard:
+class DPSGDGuard(TimedGuard):
     """Encoder and head trained by DP-SGD: per-record clipping, noise and accounting are Opacus' own.
 
     Every record's gradient is clipped to ``clip``; the noise is what ``epsilon`` at ``delta`` allows in
@@ -84,7 +84,6 @@ class DPSGDGuard:
 
     @staticmethod
     def _said(guard: Inf2Guard) -> Inf2Guard:
-        """What of a guard counts here."""
         parts = {name: getattr(guard, name) for name in ("column", "lam", "loss", "steps", "hidden")}
         return Inf2Guard("attribute", **parts)
 
@@ -92,19 +91,11 @@ class DPSGDGuard:
         """What its guard hides, if it has one."""
         return () if self.guard is None else self.guard.hides()
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
+    def train(self, lesson: Lesson) -> Guarded:
         if self.clip == math.inf:
-            return renamed(self.plain(data, rng, others=others, progress=progress), self)
-        since, opacus = time.perf_counter(), _opacus()
-        source, made, private = begun(self.plain, data, rng, others=others)
+            return renamed(self.plain.train(lesson), self)
+        opacus, data = _opacus(), lesson.data
+        source, made, private = begun(self.plain, lesson)
         made = replace(made, name=type(self).__name__)
         if self.guard is not None:
             check_column(data, self.guard.column)
@@ -113,11 +104,12 @@ class DPSGDGuard:
             made = replace(made, protections=(told,), weights=(1.0,), lam=self.guard.lam)
         with quiet():
             engine = opacus.PrivacyEngine()
-            history = self._trained(engine, source, made, progress)
+            history = self._trained(engine, source, made, lesson.progress)
             spent = float(engine.get_epsilon(self.delta)) if self.noise != 0 else None
-        encoder = encoded(self, self.plain, made, data, epsilon=spent, delta=self.delta, given=GIVEN)
+        spending: dict[str, Any] = {"epsilon": spent, "delta": self.delta, "given": GIVEN}
+        guarded = finished(made, self.plain.encoder, self.plain.head, (self,), data, history, **spending)
         privacy = made.protections[0].net.eval() if made.protections else None
-        return Guarded(encoder, privacy, history, time.perf_counter() - since)
+        return replace(guarded, privacy=privacy)
 
     def _trained(
         self, engine: Any, source: Source, made: Alternation, progress: Progress | None
@@ -140,7 +132,6 @@ class DPSGDGuard:
         return tuple(history)
 
     def records(self, data: Dataset) -> TensorDataset:
-        """What a step samples from."""
         column = self.guard.column if self.guard else None
         return TensorDataset(data.x, data.y, data.y if column is None else data.secret(column))
 
@@ -187,10 +178,9 @@ class _Told:
         assert isinstance(own, Told)
         self.told, self.glass = own, copy.deepcopy(own.net)  # without Opacus' hooks
         self.model, self.optimiser, batches = plan._private(engine, own.net, records, made, noise)
-        self.batches = _forever(batches)
+        self.batches = chain.from_iterable(repeat(batches))
 
     def learn(self) -> None:
-        """The network's own steps, each on a sample of its own."""
         for _ in range(self.guard.steps):
             x, _, codes = next(self.batches)
             with torch.no_grad():
@@ -208,11 +198,6 @@ class _Told:
         said = torch.func.functional_call(self.glass, fixed, (r,))
         term = against(self.guard.loss, said, codes, self.told.prior)
         return (1 - self.guard.lam) * lost + self.guard.lam * term
-
-
-def _forever(batches: Any) -> Iterator[Any]:
-    while True:
-        yield from batches
 
 
 def _opacus() -> Any:

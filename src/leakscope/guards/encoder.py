@@ -28,6 +28,7 @@ Kind = Literal["none", "gaussian", "uniform", "learned"]
 KINDS = ("none", "gaussian", "uniform", "learned")
 FORMAT = 1
 MOST_WORDS, MOST_WEIGHTS = 1 << 24, 1 << 33  # bytes of either file
+MOST_NUMBERS = 1 << 31  # of a record
 TENSORS, TABLE = "encoder.safetensors", "encoder.json"
 BLOCK = 4_096  # records that are encoded at once
 
@@ -51,7 +52,6 @@ class Perturbation:
 
     @property
     def silent(self) -> bool:
-        """Whether nothing is added."""
         return self.kind == "none" or self.scale == 0
 
     def draws(self, like: Tensor, rng: torch.Generator) -> Tensor:
@@ -72,7 +72,6 @@ class Perturbation:
         return torch.from_numpy(found).to(like.dtype)
 
     def delta(self, draws: Tensor) -> Tensor:
-        """What draws become."""
         if self.kind == "uniform":
             return self.scale * math.sqrt(3) * (2 * draws - 1)
         if self.kind == "learned":
@@ -210,6 +209,8 @@ def _networks(table: Mapping[str, Any]) -> tuple[nn.Module, nn.Module | None, to
         raise ValueError(f"it must have at most {MOST_LAYERS} layers, and it has {most:,}")
     if not all(type(size) is int and size >= 1 for size in (*shape, *hidden, classes)):
         raise ValueError(f"its sizes must be integers of at least 1, got {(*shape, *hidden, classes)}")
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"a record must have at most {MOST_NUMBERS:,} numbers, got the shape {shape}")
     with torch.device("meta"), torch.no_grad():
         data = specimen(shape, 1)
         network = from_description(architecture)(data).eval()
@@ -256,4 +257,4 @@ class Guarded:
     encoder: Encoder
     privacy: nn.Module | None
     history: tuple[Mapping[str, float], ...]
-    seconds: float
+    seconds: float = 0.0

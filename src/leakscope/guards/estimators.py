@@ -22,9 +22,10 @@ from scipy import special, stats
 from torch import Tensor, nn
 from torch.nn import functional
 
-from leakscope.core.errors import require
+from leakscope.core.errors import CHANCE, POSITIVE, at_least, check, require
 from leakscope.core.nouns import Estimate
 from leakscope.core.rng import initialised
+from leakscope.models.layers import perceptron
 
 BLOCK = 2_048  # held-out pairs that are compared with each other at once
 FORGET = 0.1  # the weight of the newest batch in MINE's moving average
@@ -116,12 +117,7 @@ class Trained(ABC):
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        require(self.hidden >= 1, f"{name}.hidden", "at least 1", self.hidden)
-        require(self.epochs >= 1, f"{name}.epochs", "at least 1", self.epochs)
-        require(0 < self.rate < math.inf, f"{name}.rate", "finite and above 0", self.rate)
-        require(self.batch >= 2, f"{name}.batch", "at least 2", self.batch)
-        require(0 < self.level < 1, f"{name}.level", "between 0 and 1", self.level)
+        check(self, hidden=at_least(1), epochs=at_least(1), batch=at_least(2), rate=POSITIVE, level=CHANCE)
 
     def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Estimate:
         """I(x; y) in nats from pairs: x (n, ...) numbers, y the same or codes (n,)."""
@@ -157,7 +153,6 @@ class Trained(ABC):
         return net
 
     def _net(self, left: int, right: int, *, codes: bool) -> nn.Module:
-        """(x, y) -> scores (n, n)."""
         return CriticNet(left, right, self.hidden, codes=codes)
 
     def _ascent(self) -> Bound:
@@ -270,7 +265,10 @@ class CriticNet(nn.Module):
 
     def __init__(self, left: int, right: int, hidden: int, *, codes: bool) -> None:
         super().__init__()
-        self.f, self.g = _perceptron(left, hidden, hidden), _perceptron(right, hidden, hidden)
+        self.f, self.g = (
+            perceptron((left, hidden, hidden, hidden)),
+            perceptron((right, hidden, hidden, hidden)),
+        )
         self.right, self.codes, self.scale = right, codes, math.sqrt(hidden)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
@@ -284,18 +282,13 @@ class Conditional(nn.Module):
 
     def __init__(self, left: int, right: int, hidden: int, *, codes: bool) -> None:
         super().__init__()
-        self.f, self.codes = _perceptron(left, hidden, right if codes else 2 * right), codes
+        self.f, self.codes = perceptron((left, hidden, hidden, right if codes else 2 * right)), codes
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         if self.codes:
             return categorical_scores(self.f(x), y)
         mean, log_variance = self.f(x).chunk(2, dim=1)
         return gaussian_scores(mean, log_variance, y)
-
-
-def _perceptron(wide: int, hidden: int, out: int) -> nn.Sequential:
-    layers = nn.Linear(wide, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, out)
-    return nn.Sequential(*layers)
 
 
 def pairs(name: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -335,7 +328,6 @@ def _even(rows: Tensor, most: int) -> tuple[Tensor, ...]:
 
 
 def _apart(scores: Tensor) -> Tensor:
-    """The scores of pairs that were not drawn together."""
     n = len(scores)
     return scores.flatten()[1:].view(n - 1, n + 1)[:, :-1].flatten()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -52,6 +54,37 @@ class Guard(Protocol):
         others: Dataset | None = None,
         progress: Progress | None = None,
     ) -> Guarded: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What a guard is called with."""
+
+    data: Dataset
+    rng: torch.Generator
+    others: Dataset | None = None
+    progress: Progress | None = None
+
+
+class TimedGuard(ABC):
+    """A guard that says how long its training took."""
+
+    def __call__(
+        self,
+        data: Dataset,
+        rng: torch.Generator,
+        *,
+        others: Dataset | None = None,
+        progress: Progress | None = None,
+    ) -> Guarded:
+        """The encoder for ``data``; ``others`` are reference non-members."""
+        begun = time.perf_counter()
+        guarded = self.train(Lesson(data, rng, others, progress))
+        return replace(guarded, seconds=time.perf_counter() - begun)
+
+    @abstractmethod
+    def train(self, lesson: Lesson) -> Guarded:
+        """The encoder, and what was seen on the way."""
 
 
 @runtime_checkable

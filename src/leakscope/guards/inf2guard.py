@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.errors import (
+    NONNEGATIVE,
+    POSITIVE,
+    ArgumentError,
+    DataError,
+    at_least,
+    check,
+    one_of,
+    or_none,
+    require,
+)
 from leakscope.core.rng import fork, initialised
 from leakscope.guards.batches import Aggregate, Source, Subsets
 from leakscope.guards.encoder import KINDS, Encoder, Guarded, Kind, Perturbation, represented
-from leakscope.guards.hidden import SECRETS, Hidden, Secret, Strength
+from leakscope.guards.hidden import SECRETS, Hidden, Lesson, Secret, Strength, TimedGuard, hidden_by
 from leakscope.guards.losses import DISTANCES, LOSSES, Loss
-from leakscope.guards.networks import Critic, decoder, perceptron, reader
+from leakscope.guards.networks import Critic, decoder, reader
 from leakscope.guards.protections import OfInputs, OfMembers, OfRecords, OfSubsets, Protection, Sight, Told
-from leakscope.guards.trainer import Alternation, Phi, Progress, Rngs, train
+from leakscope.guards.trainer import Alternation, Phi, Rngs, train
 from leakscope.guards.utilities import Agnostic, Autoencoder, Labels, Negatives, Utility
 from leakscope.guards.utilities import Kind as Keeps
 from leakscope.models.encoders import Architecture, TableEncoder, described
+from leakscope.models.layers import perceptron
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Inf2Guard:
+class Inf2Guard(TimedGuard):
     """Train an encoder whose representations keep the task and lose a secret (paper 003; 004 for attributes).
 
     The encoder descends ``lam`` times a privacy term plus 1 - lam times a utility term; a privacy network
@@ -73,33 +83,14 @@ class Inf2Guard:
     strength = Strength("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
 
     def __post_init__(self) -> None:
-        require(self.secret in SECRETS, "Inf2Guard.secret", f"one of {', '.join(SECRETS)}", self.secret)
+        check(self, secret=one_of(*SECRETS), loss=one_of(*LOSSES), utility=one_of(*get_args(Keeps)))
+        check(self, perturbation=one_of(*KINDS), scale=NONNEGATIVE, rate=POSITIVE, warm_up=at_least(0))
+        check(self, epochs=at_least(1), batch=at_least(2), patience=or_none(at_least(1)))
         require(0 <= self.lam <= 1, "Inf2Guard.lam", "in [0, 1]", self.lam)
-        require(self.loss in LOSSES, "Inf2Guard.loss", f"one of {', '.join(LOSSES)}", self.loss)
         require(0 <= self.steps <= 5, "Inf2Guard.steps", "from 0 to 5", self.steps)
-        require(
-            self.steps > 0 or self.blind, "Inf2Guard.steps", f"at least 1 with loss {self.loss!r}", self.steps
-        )
-        keeps = ("labels", "agnostic", "autoencoder")
-        require(self.utility in keeps, "Inf2Guard.utility", f"one of {', '.join(keeps)}", self.utility)
+        rule = f"at least 1 with loss {self.loss!r}"
+        require(self.steps > 0 or self.blind, "Inf2Guard.steps", rule, self.steps)
         require(self.aggregate in ("mean", "max"), "Inf2Guard.aggregate", "mean or max", self.aggregate)
-        require(
-            self.perturbation in KINDS,
-            "Inf2Guard.perturbation",
-            f"one of {', '.join(KINDS)}",
-            self.perturbation,
-        )
-        require(0 <= self.scale < math.inf, "Inf2Guard.scale", "finite and at least 0", self.scale)
-        require(self.epochs >= 1, "Inf2Guard.epochs", "at least 1", self.epochs)
-        require(self.batch >= 2, "Inf2Guard.batch", "at least 2", self.batch)
-        require(0 < self.rate < math.inf, "Inf2Guard.rate", "finite and above 0", self.rate)
-        require(self.warm_up >= 0, "Inf2Guard.warm_up", "at least 0", self.warm_up)
-        require(
-            self.patience is None or self.patience >= 1,
-            "Inf2Guard.patience",
-            "None or at least 1",
-            self.patience,
-        )
         self._check_together()
 
     @property
@@ -127,38 +118,18 @@ class Inf2Guard:
             self.subsets()
 
     def subsets(self) -> Subsets:
-        """The subsets whose property is the secret."""
         return Subsets(str(self.column), self.value, self.shares, self.sizes)
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
-        return (
-            Hidden(
-                self.secret,
-                self.column,
-                self.lam,
-                self.label_aware,
-                self.value,
-                self.shares,
-                self.sizes,
-                self.aggregate,
-            ),
-        )
+        own: dict[str, Any] = {part.name: getattr(self, part.name) for part in fields(Hidden)}
+        return (Hidden(**own),)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """The encoder for ``data``; ``others`` are reference non-members, for membership only."""
-        return guarded((self,), (1.0,), data, rng, others=others, progress=progress)
+    def train(self, lesson: Lesson) -> Guarded:
+        return guarded((self,), (1.0,), lesson)
 
 
 @dataclass(frozen=True)
-class Guards:
+class Guards(TimedGuard):
     """One encoder against several secrets, each with its weight.
 
     The first guard says how is trained: its encoder, utility, lam, noise, epochs. Of the others secret,
@@ -189,64 +160,54 @@ class Guards:
         """The secret of each; several have no weight in common."""
         return tuple(replace(own, lam=None) for one in self.guards for own in one.hides())
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """The encoder for ``data``, and the first secret's privacy network."""
+    def train(self, lesson: Lesson) -> Guarded:
+        """The privacy network is that of the first secret."""
         weights = self.weights or (1.0,) * len(self.guards)
-        scaled = tuple(weight / sum(weights) for weight in weights)
-        return guarded(self.guards, scaled, data, rng, others=others, progress=progress)
+        return guarded(self.guards, tuple(weight / sum(weights) for weight in weights), lesson)
 
 
-def guarded(
-    guards: tuple[Inf2Guard, ...],
-    weights: tuple[float, ...],
-    data: Dataset,
-    rng: torch.Generator,
-    *,
-    others: Dataset | None,
-    progress: Progress | None,
-) -> Guarded:
+def guarded(guards: tuple[Inf2Guard, ...], weights: tuple[float, ...], lesson: Lesson) -> Guarded:
     """The encoder that the first guard describes, trained against the secrets of all."""
-    begun, first = time.perf_counter(), guards[0]
-    _check_data(guards, data, others)
-    split, nets, steps = fork(rng, 3)
+    first, data = guards[0], lesson.data
+    _check_data(guards, data, lesson.others)
+    split, nets, steps = fork(lesson.rng, 3)
     subsets = next((one.subsets() for one in guards if one.secret == "property"), None)
-    source = Source.of(data, first.batch, split, others=others, subsets=subsets)
-    alternation = assembled(guards, weights, source.data, nets, steps)
-    settings: dict[str, Any] = {"epochs": first.epochs, "warm_up": first.warm_up, "patience": first.patience}
-    history = train(alternation, source, **settings, progress=progress)
-    table = described(first.encoder) | ({"head": list(first.head)} if alternation.utility.head else {})
-    encoder = Encoder(
-        alternation.network,
-        table,
-        alternation.noise,
-        first.normed,
-        alternation.utility.head,
-        about(guards, weights, data),
-    )
-    privacy = alternation.protections[0].net.eval() if first.steps else None
-    return Guarded(encoder, privacy, history, time.perf_counter() - begun)
+    source = Source.of(data, first.batch, split, others=lesson.others, subsets=subsets)
+    made = assembled(guards, weights, source.data, nets, steps)
+    settings: dict[str, Any] = {"warm_up": first.warm_up, "patience": first.patience}
+    history = train(made, source, epochs=first.epochs, **settings, progress=lesson.progress)
+    return finished(made, first.encoder, first.head, guards, data, history, **about(first, weights))
 
 
-def about(guards: Sequence[Any], weights: tuple[float, ...], data: Dataset) -> dict[str, Any]:
-    """What an encoder says of itself: no seed, by which its training could be repeated on other records, and
-    no fingerprint of the records."""
-    return {
+def about(first: Any, weights: tuple[float, ...]) -> dict[str, Any]:
+    """How the secrets are weighed, for the encoder to say."""
+    return {"weights": list(weights), "loss": first.loss, "lam": first.lam}
+
+
+def finished(
+    made: Alternation,
+    encoder: Architecture,
+    head: tuple[int, ...],
+    guards: Sequence[object],
+    data: Dataset,
+    history: Sequence[Mapping[str, float]],
+    **more: Any,
+) -> Guarded:
+    """Trained networks as an encoder that says of itself no seed, by which its training could be repeated on
+    other records, and no fingerprint of the records."""
+    secrets = [own.column or own.secret for one in guards for own in hidden_by(one)]
+    said = {
         "guard": [repr(one) for one in guards],
-        "weights": list(weights),
-        "secret": [one.column or one.secret for one in guards],
-        "loss": guards[0].loss,
-        "lam": guards[0].lam,
+        "secret": secrets or ["none"],
         "data": data.name,
         "shape": list(data.x.shape[1:]),
         "classes": data.classes,
+        **more,
     }
+    table = described(encoder) | ({"head": list(head)} if made.head else {})
+    privacy = made.protections[0].net.eval() if "privacy" in made.leaves else None
+    trained = Encoder(made.network, table, made.noise, made.normed, made.head, said)
+    return Guarded(trained, privacy, tuple(history))
 
 
 def assembled(
@@ -257,33 +218,34 @@ def assembled(
     steps: torch.Generator,
 ) -> Alternation:
     """The networks for ``data``, none of them trained."""
-    first = guards[0]
-    own, beside, *private = fork(nets, 2 + len(guards))
-    network = initialised(lambda: first.encoder(data), own)
-    shape = representation_shape(network, data, normed=first.normed)
-    learned = Phi(shape) if first.perturbation == "learned" else None
+    made, shape = unprotected(guards[0], data, nets, steps)
+    pairs = zip(guards, fork(nets, len(guards)), strict=True)
+    protections = tuple(protection(one, data, shape, own, head=made.utility.task) for one, own in pairs)
+    return replace(made, protections=protections, weights=weights, lam=guards[0].lam, steps=guards[0].steps)
+
+
+def unprotected(
+    guard: Inf2Guard, data: Dataset, nets: torch.Generator, steps: torch.Generator
+) -> tuple[Alternation, Shape]:
+    own, beside = fork(nets, 2)
+    network = initialised(lambda: guard.encoder(data), own)
+    shape = representation_shape(network, data, normed=guard.normed)
+    learned = Phi(shape) if guard.perturbation == "learned" else None
     zeros = (torch.zeros(shape), torch.ones(shape)) if learned else (None, None)
-    return Alternation(
-        name=type(first).__name__,
+    made = Alternation(
+        name=type(guard).__name__,
         network=network,
-        utility=initialised_utility(first, data, shape, beside),
-        protections=tuple(
-            protection(one, data, shape, mine, head=first.utility == "labels")
-            for one, mine in zip(guards, private, strict=True)
-        ),
-        perturbation=Perturbation(first.perturbation, first.scale, *zeros),
-        normed=first.normed,
-        lam=first.lam,
-        rngs=Rngs.of(steps),
-        weights=weights,
-        steps=first.steps,
-        rate=first.rate,
+        utility=initialised_utility(guard, data, shape, beside),
+        perturbation=Perturbation(guard.perturbation, guard.scale, *zeros),
+        normed=guard.normed,
+        rngs=Rngs(*fork(steps, 5)),
+        rate=guard.rate,
         phi=learned,
     )
+    return made, shape
 
 
 def initialised_utility(guard: Inf2Guard, data: Dataset, shape: Shape, rng: torch.Generator) -> Utility:
-    """What the guard keeps, with a new network."""
     records = tuple(data.x.shape[1:])
     if guard.utility == "labels":
         net = initialised(lambda: reader(shape, data.classes, guard.head), rng)
@@ -298,7 +260,6 @@ def initialised_utility(guard: Inf2Guard, data: Dataset, shape: Shape, rng: torc
 def protection(
     guard: Inf2Guard, data: Dataset, shape: Shape, rng: torch.Generator, *, head: bool
 ) -> Protection:
-    """What the guard protects, with a new privacy network."""
     if guard.secret == "reconstruction":
         critic = initialised(lambda: Critic(tuple(data.x.shape[1:]), shape), rng)
         return OfInputs(critic, guard.loss)
@@ -325,17 +286,12 @@ def _sight(guard: Inf2Guard, data: Dataset, shape: Shape, *, head: bool) -> tupl
 
 
 def representation_shape(network: nn.Module, data: Dataset, *, normed: bool) -> Shape:
-    """The shape of one representation."""
     training = network.training
     with torch.no_grad():
         r = represented(network.eval(), data.x[:1], normed=normed)
     network.train(training)
-    require(
-        not (normed and r[0].numel() < 2),
-        "Inf2Guard.normed",
-        "False for a representation of one number",
-        True,
-    )
+    rule = "False for a representation of one number"
+    require(not (normed and r[0].numel() < 2), "Inf2Guard.normed", rule, True)
     return tuple(r.shape[1:])
 
 
@@ -346,10 +302,7 @@ def _check_data(guards: Sequence[Inf2Guard], data: Dataset, others: Dataset | No
             "others must be reference non-members where membership is the secret, and None otherwise, got "
             f"{'None' if others is None else f'{len(others)} records'}."
         )
-    if not data.x.is_floating_point():
-        raise DataError(
-            f"{data.name}: a guard needs records of numbers, got {data.x.dtype}; embed words first."
-        )
+    check_numbers(data)
     for one in guards:
         check_column(data, one.column)
 
@@ -358,3 +311,10 @@ def check_column(data: Dataset, column: str | None) -> None:
     """Refuse a secret that is none."""
     if column is not None and len(data.secret(column).unique()) < 2:
         raise DataError(f"{data.name}: secret {column!r} has one value only; there is nothing to hide.")
+
+
+def check_numbers(data: Dataset) -> None:
+    if not data.x.is_floating_point():
+        raise DataError(
+            f"{data.name}: a guard needs records of numbers, got {data.x.dtype}; embed words first."
+        )

@@ -37,7 +37,6 @@ def clipped(logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
 
 
 def against(loss: str, logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
-    """The loss of this name against a privacy network that gives these logits."""
     return {"adversarial": adversarial, "prior": to_prior, "clip": clipped}[loss](logits, target, prior)
 
 
@@ -52,7 +51,6 @@ def against_critic(loss: str, joint: Tensor, product: Tensor) -> Tensor:
 
 
 def distance(loss: str, r: Tensor, codes: Tensor) -> Tensor:
-    """The distance of this name between the groups."""
     return mmd(r, codes) if loss == "mmd" else mean_distance(r, codes)
 
 
@@ -122,7 +120,6 @@ def _kernels(squares: Tensor, widths: Sequence[float], unit: float) -> Iterator[
 
 
 def entropy(prior: Tensor) -> float:
-    """H(u) in nats."""
     return -math.fsum(p * math.log(p) for p in prior.tolist() if p > 0)
 
 

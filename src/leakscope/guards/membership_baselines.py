@@ -8,21 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from leakscope.core.dataset import Dataset
-from leakscope.core.errors import ArgumentError, require
+from leakscope.core.errors import NONNEGATIVE, ArgumentError, check, require
 from leakscope.core.rng import initialised
 from leakscope.guards.batches import Seen
 from leakscope.guards.encoder import Guarded
-from leakscope.guards.hidden import Hidden, Strength
+from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
 from leakscope.guards.inf2guard import representation_shape
-from leakscope.guards.networks import perceptron
-from leakscope.guards.plain import Descending, Term, Unguarded, against, begun, renamed, taught
-from leakscope.guards.protections import OfMembers, Told
-from leakscope.guards.trainer import Progress
-
-MOMENTUM = 0.9  # of a class's running mean: our choice
+from leakscope.guards.plain import Unguarded, against, begun, renamed, taught
+from leakscope.guards.protections import OfMembers, Term, Told
+from leakscope.guards.utilities import Steady, imbalance, with_hidden
+from leakscope.models.layers import perceptron
 
 
 class Discriminator(nn.Module):
@@ -50,7 +46,7 @@ class Discriminator(nn.Module):
 
 
 @dataclass(frozen=True)
-class AdvReg:
+class AdvReg(TimedGuard):
     """Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
 
     D learns to tell members from ``others`` by prediction and label, ``steps`` times for each step of the
@@ -70,30 +66,21 @@ class AdvReg:
         return (Hidden("membership", label_aware=True),)
 
     def __post_init__(self) -> None:
-        require(0 <= self.alpha < math.inf, "AdvReg.alpha", "finite and at least 0", self.alpha)
+        check(self, alpha=NONNEGATIVE)
         require(1 <= self.steps <= 5, "AdvReg.steps", "from 1 to 5", self.steps)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`; needs ``others``."""
-        if others is None:
+    def train(self, lesson: Lesson) -> Guarded:
+        data = lesson.data
+        if lesson.others is None:
             raise ArgumentError("AdvReg needs others, reference non-members, got None.")
         if self.alpha == 0:
-            return renamed(self.plain(data, rng, others=others, progress=progress), self)
-        source, made, private = begun(self.plain, data, rng, others=others, paired=True)
+            return renamed(self.plain.train(lesson), self)
+        source, made, private = begun(self.plain, lesson, paired=True)
         shape = representation_shape(made.network, data, normed=self.plain.normed)
         net = initialised(lambda: Discriminator(math.prod(shape), data.classes), private)
         told = Told(OfMembers(label_aware=True), net, "adversarial", torch.full((2,), 0.5))
-        made = against(made, Descending(told, gain(told)), self.alpha, steps=self.steps)
-        return taught(
-            self, self.plain, source, made, data=data, rng=rng, progress=progress, warm_up=self.warm_up
-        )
+        made = against(made, told, gain(told), self.alpha, steps=self.steps)
+        return taught(self, self.plain, lesson, source, made, warm_up=self.warm_up)
 
 
 def gain(told: Told) -> Term:
@@ -108,7 +95,7 @@ def gain(told: Told) -> Term:
 
 
 @dataclass(frozen=True)
-class NeuGuard:
+class NeuGuard(TimedGuard):
     """NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.
 
     Imbalance, of every hidden layer and of the representation: the mean of (sum of the first half of the
@@ -124,41 +111,24 @@ class NeuGuard:
     strength = Strength("alpha", (0.0, 0.5, 5.0, 50.0, 500.0))
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
         return (Hidden("membership"),)
 
     def __post_init__(self) -> None:
-        require(0 <= self.alpha < math.inf, "NeuGuard.alpha", "finite and at least 0", self.alpha)
-        require(0 <= self.beta < math.inf, "NeuGuard.beta", "finite and at least 0", self.beta)
+        check(self, alpha=NONNEGATIVE, beta=NONNEGATIVE)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """See `Inf2Guard`."""
+    def train(self, lesson: Lesson) -> Guarded:
         if self.alpha == self.beta == 0:
-            return renamed(self.plain(data, rng, others=others, progress=progress), self)
-        source, made, _ = begun(self.plain, data, rng, others=others)
-        network, means = made.network, torch.full((data.classes, data.classes), math.nan)
+            return renamed(self.plain.train(lesson), self)
+        source, made, _ = begun(self.plain, lesson)
+        classes, network = lesson.data.classes, made.network
+        means = torch.full((classes, classes), math.nan)
         made = replace(
             made,
             network=Balanced(network, self.alpha),
             utility=Steady(made.utility.net, self.alpha, self.beta, means),
         )
-        found = taught(self, self.plain, source, made, data=data, rng=rng, progress=progress)
+        found = taught(self, self.plain, lesson, source, made)
         return replace(found, encoder=replace(found.encoder, network=network))
-
-
-def imbalance(activations: Tensor) -> Tensor:
-    """The mean over records (n, ...) of (first half - second half)^2 / width."""
-    flat = activations.flatten(1)
-    width = flat.shape[1]
-    gap = flat[:, : width // 2].sum(1) - flat[:, width // 2 :].sum(1)
-    return gap.square().mean() / width
 
 
 class Balanced(nn.Module):
@@ -191,48 +161,3 @@ class _Beside(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
         return slope, torch.ones((), dtype=slope.dtype)
-
-
-def with_hidden(net: nn.Module, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """A network's output, and the activations of its hidden layers."""
-    found: list[Tensor] = []
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.ReLU)]
-    hooks = [layer.register_forward_hook(lambda _, __, out: found.append(out)) for layer in layers]
-    try:
-        return net(x), found
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-@dataclass(frozen=True, eq=False)
-class Steady:
-    """The task's loss, the head's imbalance, and the variance of its output within each class; ``means``
-    (classes, classes) are the running means, nan before a class is seen."""
-
-    net: nn.Module
-    alpha: float
-    beta: float
-    means: Tensor
-
-    @property
-    def head(self) -> nn.Module | None:
-        """See `Utility`."""
-        return self.net
-
-    def loss(self, seen: Seen, clean: Tensor, r: Tensor, rng: torch.Generator) -> Tensor:
-        """See `Utility`."""
-        y = seen.y[: seen.own]
-        logits, hidden = with_hidden(self.net, r[: seen.own])
-        said = logits.softmax(1)
-        if self.net.training:
-            self._follow(said.detach(), y)
-        aim = self.means[y]
-        far = (said - aim.where(~aim.isnan(), said)).square().sum(1).mean()
-        uneven = sum((imbalance(one) for one in hidden), logits.new_zeros(()))
-        return F.cross_entropy(logits, y) + self.alpha * uneven + self.beta * far
-
-    def _follow(self, said: Tensor, y: Tensor) -> None:
-        for code in y.unique().tolist():
-            now, before = said[y == code].mean(0), self.means[code]
-            self.means[code] = torch.where(before.isnan(), now, MOMENTUM * before + (1 - MOMENTUM) * now)

@@ -12,7 +12,7 @@ from scipy import special, stats
 from sklearn.neighbors import KDTree, NearestNeighbors
 from torch import Tensor
 
-from leakscope.core.errors import require
+from leakscope.core.errors import CHANCE, at_least, check, require
 from leakscope.core.nouns import Estimate
 from leakscope.guards.estimators import pairs
 
@@ -36,8 +36,7 @@ class NearestNeighbours:
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        require(self.k >= 1, "NearestNeighbours.k", "at least 1", self.k)
-        require(0 < self.level < 1, "NearestNeighbours.level", "between 0 and 1", self.level)
+        check(self, k=at_least(1), level=CHANCE)
 
     def __call__(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Estimate:
         """I(x; y) in nats from pairs: x (n, ...) numbers, y the same or codes (n,)."""

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
+from leakscope.models.layers import perceptron
+
 Shape = tuple[int, ...]
-
-
-def perceptron(widths: Sequence[int]) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
-    layers: list[nn.Module] = []
-    for wide, narrow in pairwise(widths):
-        layers += [nn.Linear(wide, narrow), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
 
 
 def reader(shape: Shape, out: int, hidden: Sequence[int]) -> nn.Module:

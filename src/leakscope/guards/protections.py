@@ -1,15 +1,22 @@
 """What an encoder is guarded against: what a privacy network sees of a step, and what it has to tell.
 
-Each is used twice in a step: the encoder descends ``penalty``, and the privacy network descends ``own``.
+A protection is a secret, the ``net`` that looks for it, and the loss against that net. It is used twice in a
+step: the encoder descends ``penalty``, a function of representations r (n, ...), and the net ``own``. What
+the net finds in records that nobody was trained on is ``watched``: its loss, and what it knows in nats at the
+least (0: nothing found).
+
+A sight is what of a step a net sees: ``pairs`` are its inputs and what it has to tell, ``groups`` what a
+distance between groups is taken of, and the groups' codes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,62 +25,35 @@ from leakscope.guards.estimators import jsd
 from leakscope.guards.losses import DISTANCES, against, against_critic, distance, entropy
 from leakscope.guards.networks import Critic
 
-
-class Protection(Protocol):
-    """A secret, the network that looks for it, and the loss against that network."""
-
-    @property
-    def net(self) -> nn.Module:
-        """The network that looks for it."""
-        ...
-
-    def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """What the encoder descends, a function of representations r (n, ...)."""
-        ...
-
-    def own(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """What the privacy network descends."""
-        ...
-
-    def watched(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Watched:
-        """What the network finds in records that neither it nor the encoder was trained on."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Watched:
-    """The network's loss, what it knows in nats at the least (0: nothing found), and its answers, if it
-    answers with one of several values."""
-
-    cross_entropy: float
-    found: float
-    posterior: Tensor | None = None
-    target: Tensor | None = None
+Term = Callable[[Seen, Tensor, nn.Module | None], Tensor]  # of records, representations and the task head
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """A secret that takes one of several values: what there is to tell comes from ``sight``."""
+    """A secret that takes one of several values: what there is to tell comes from ``sight``. With a ``term``
+    the encoder descends that in place of the loss."""
 
     sight: Sight
     net: nn.Module
     loss: str
     prior: Tensor
+    term: Term | None = None
 
     def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """See `Protection`."""
+        if self.term is not None:
+            return self.term(seen, r, head)
         if self.loss in DISTANCES:
             return distance(self.loss, *self.sight.groups(seen, r, head))
         inputs, target = self.sight.pairs(seen, r, head)
         return against(self.loss, self.net(inputs), target, self.prior)
 
     def own(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """See `Protection`."""
         inputs, target = self.sight.pairs(seen, r, head)
         return F.cross_entropy(self.net(inputs), target)
 
-    def watched(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Watched:
-        """See `Protection`."""
+    def watched(
+        self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator
+    ) -> dict[str, float]:
         inputs, target = self.sight.pairs(seen, r, head)
         logits = self.net(inputs)
         lost = float(F.cross_entropy(logits, target))
@@ -81,19 +61,7 @@ class Told:
             found = float(distance(self.loss, *self.sight.groups(seen, r, head)))
         else:
             found = max(0.0, entropy(self.prior) - lost)
-        return Watched(lost, found, logits.softmax(1), target)
-
-
-class Sight(Protocol):
-    """What of a step a privacy network sees."""
-
-    def pairs(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """Its inputs and what it has to tell."""
-        ...
-
-    def groups(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """What a distance between groups is taken of, and the groups' codes."""
-        ...
+        return {"cross_entropy": lost, "found": found, "auroc": auroc(logits.softmax(1), target)}
 
 
 @dataclass(frozen=True)
@@ -103,7 +71,6 @@ class OfRecords:
     column: str
 
     def pairs(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """See `Sight`."""
         return r[: seen.own], seen.private[self.column]
 
     groups = pairs
@@ -119,13 +86,11 @@ class OfSubsets:
     aggregate: Aggregate
 
     def pairs(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """See `Sight`."""
         assert seen.subset is not None
         assert seen.shares is not None
         return aggregated(r[: seen.own], seen.subset, len(seen.shares), self.aggregate), seen.shares
 
     def groups(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """See `Sight`."""
         return r[: seen.own], (seen.private[self.column] == self.value).long()
 
 
@@ -138,7 +103,6 @@ class OfMembers:
     label_aware: bool = False
 
     def pairs(self, seen: Seen, r: Tensor, head: nn.Module | None) -> tuple[Tensor, Tensor]:
-        """See `Sight`."""
         member = (torch.arange(len(r)) < seen.own).long()
         if not self.label_aware or head is None:
             return r, member
@@ -159,19 +123,34 @@ class OfInputs:
     loss: str
 
     def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """See `Protection`."""
         return against_critic(self.loss, *self._scores(seen, r, rng))
 
     def own(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
-        """See `Protection`."""
         return -jsd(*self._scores(seen, r, rng))
 
-    def watched(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Watched:
-        """See `Protection`."""
+    def watched(
+        self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator
+    ) -> dict[str, float]:
         lost = float(self.own(seen, r, head, rng))
-        return Watched(lost, max(0.0, 2 * math.log(2) - lost))
+        return {"cross_entropy": lost, "found": max(0.0, 2 * math.log(2) - lost)}
 
     def _scores(self, seen: Seen, r: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         other = torch.randperm(seen.own, generator=rng)
         scores: tuple[Tensor, Tensor] = self.net(seen.x[: seen.own], r[: seen.own], None, other)
         return scores
+
+
+def auroc(posterior: Tensor, target: Tensor) -> float:
+    """Area under the ROC curve, one against the rest, its mean over the values that occur: ranks alone."""
+    areas = []
+    for value in target.unique().tolist():
+        hit = (target == value).numpy()
+        yes, no = int(hit.sum()), int((~hit).sum())
+        if yes and no:
+            ranks = stats.rankdata(posterior[:, value].numpy())
+            areas.append((ranks[hit].sum() - yes * (yes + 1) / 2) / (yes * no))
+    return float(sum(areas) / len(areas)) if areas else 0.5
+
+
+Sight = OfRecords | OfSubsets | OfMembers
+Protection = Told | OfInputs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -12,30 +11,34 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import require
+from leakscope.core.errors import POSITIVE, at_least, check, one_of, require
 from leakscope.core.nouns import Defense
 from leakscope.core.rng import fork, integer, seeded
 from leakscope.defenses.deployed import FlowerAdaptiveClipping
 from leakscope.guards.batches import Seen, Source
-from leakscope.guards.encoder import Encoder, Guarded, Kind
-from leakscope.guards.hidden import Hidden
-from leakscope.guards.inf2guard import Inf2Guard, about, assembled, check_column
+from leakscope.guards.encoder import Guarded, Kind
+from leakscope.guards.hidden import Hidden, Lesson, TimedGuard
+from leakscope.guards.inf2guard import Inf2Guard, about, assembled, check_column, finished
 from leakscope.guards.losses import Loss
 from leakscope.guards.networks import Committee
-from leakscope.guards.trainer import Alternation, Progress, check_finite, train
+from leakscope.guards.trainer import Alternation, check_finite, train
 from leakscope.guards.utilities import Kind as Keeps
 from leakscope.guards.utilities import Negatives
-from leakscope.models.encoders import Architecture, TableEncoder, described
+from leakscope.models.encoders import Architecture, TableEncoder
 from leakscope.training import shards
 from leakscope.training.step import on_updates
 
 CAP = 1.0  # on the norm of a device's gradient, without which SGD runs away from -CE
 PRETRAINING = 5  # epochs, of batches of 128, as in the published code
 WATCHED = 1_024  # held records that a round is watched by
+SAME = (  # settings that each device's `Inf2Guard` has from here
+    "column", "loss", "steps", "utility", "negatives", "perturbation", "scale", "normed", "encoder", "head",
+    "hidden",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class TAPPFL:
+class TAPPFL(TimedGuard):
     """Devices learn one encoder by federated averaging, each with its own privacy and utility network.
 
     Paper 004: 100 ``devices`` of equal size, a ``fraction`` of which trains in every round, ``local_epochs``
@@ -69,13 +72,9 @@ class TAPPFL:
     defense: Defense | None = None
 
     def __post_init__(self) -> None:
-        require(self.devices >= 1, "TAPPFL.devices", "at least 1", self.devices)
+        check(self, devices=at_least(1), rounds=at_least(1), local_epochs=at_least(1), rate=POSITIVE)
+        check(self, pretrain=one_of("jsd", "private", "none"))
         require(0 < self.fraction <= 1, "TAPPFL.fraction", "in (0, 1]", self.fraction)
-        require(self.rounds >= 1, "TAPPFL.rounds", "at least 1", self.rounds)
-        require(self.local_epochs >= 1, "TAPPFL.local_epochs", "at least 1", self.local_epochs)
-        known = ("jsd", "private", "none")
-        require(self.pretrain in known, "TAPPFL.pretrain", f"one of {', '.join(known)}", self.pretrain)
-        require(0 < self.rate < math.inf, "TAPPFL.rate", "finite and above 0", self.rate)
         if self.defense is not None:
             on_updates(self.defense, "TAPPFL.defense")
             moving = isinstance(self.defense, FlowerAdaptiveClipping)
@@ -88,45 +87,21 @@ class TAPPFL:
 
     @property
     def lams(self) -> tuple[float, ...]:
-        """One for each device."""
         return self.lam if isinstance(self.lam, tuple) else (self.lam,) * self.devices
 
     def hides(self) -> tuple[Hidden, ...]:
-        """See `Hidden`."""
         return (Hidden("attribute", self.column, None if isinstance(self.lam, tuple) else self.lam),)
 
     def guard(self, lam: float) -> Inf2Guard:
-        """What a device does in one step."""
-        return Inf2Guard(
-            "attribute",
-            self.column,
-            lam=lam,
-            loss=self.loss,
-            steps=self.steps,
-            utility=self.utility,
-            negatives=self.negatives,
-            perturbation=self.perturbation,
-            scale=self.scale,
-            normed=self.normed,
-            encoder=self.encoder,
-            head=self.head,
-            hidden=self.hidden,
-            batch=max(2, self.batch),
-        )
+        same = {name: getattr(self, name) for name in SAME}
+        return Inf2Guard("attribute", lam=lam, batch=max(2, self.batch), **same)
 
-    def __call__(
-        self,
-        data: Dataset,
-        rng: torch.Generator,
-        *,
-        others: Dataset | None = None,
-        progress: Progress | None = None,
-    ) -> Guarded:
-        """The encoder the devices end with; ``others`` are for membership, which is not its secret."""
-        require(others is None, "TAPPFL's others", "None", others)
+    def train(self, lesson: Lesson) -> Guarded:
+        """The encoder the devices end with; others are for membership, which is not its secret."""
+        data = lesson.data
+        require(lesson.others is None, "TAPPFL's others", "None", lesson.others)
         check_column(data, self.column)
-        begun = time.perf_counter()
-        dealt, split, nets, first, chance = fork(rng, 5)
+        dealt, split, nets, first, chance = fork(lesson.rng, 5)
         source = Source.of(data, 128, split)
         parts = shards(source.data, self.devices, dealt)
         federation = _Federation(self, source.data, parts, integer(nets))
@@ -136,17 +111,14 @@ class TAPPFL:
         for r in range(self.rounds):
             state, table = federation.round(r, state, seen, chance)
             history.append(table)
-            if progress is not None:
-                progress(r, self.rounds, table)
+            if lesson.progress is not None:
+                lesson.progress(r, self.rounds, table)
         some = federation.members[min(federation.members)]
         some.network.load_state_dict(state)
         nets_kept = [one.protections[0].net for _, one in sorted(federation.members.items())]
         privacy = literal or (Committee(nets_kept) if self.steps else None)
-        table = described(self.encoder) | ({"head": list(self.head)} if some.utility.head else {})
-        said = about((self,), (1.0,), data)
-        encoder = Encoder(some.network, table, some.noise, self.normed, some.utility.head, said)
-        seconds = time.perf_counter() - begun
-        return Guarded(encoder, privacy and privacy.eval(), tuple(history), seconds)
+        made = finished(some, self.encoder, self.head, (self,), data, history, **about(self, (1.0,)))
+        return replace(made, privacy=privacy and privacy.eval())
 
 
 State = Mapping[str, Tensor]
@@ -203,7 +175,6 @@ class _Federation:
         return state, {"epoch": float(r), **mean}
 
     def _local(self, r: int, device: int, state: State) -> State:
-        """The device's encoder after its local training."""
         if device not in self.members:
             made = self._new(self.plan.lams[device], device)
             if "privacy" in self.start:

@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError
-from leakscope.core.rng import fork
 from leakscope.guards.batches import Seen, Source
 from leakscope.guards.encoder import Perturbation, represented
-from leakscope.guards.protections import Protection, Watched
+from leakscope.guards.protections import Protection
 from leakscope.guards.utilities import Utility
 
 CAP = 5.0  # on the norm of the encoder's gradient
@@ -62,11 +60,6 @@ class Rngs:
     privacy: torch.Generator
     watch: torch.Generator
 
-    @staticmethod
-    def of(rng: torch.Generator) -> Rngs:
-        """Five of one."""
-        return Rngs(*fork(rng, 5))
-
 
 @dataclass(frozen=True, eq=False)
 class Alternation:
@@ -76,14 +69,14 @@ class Alternation:
     name: str
     network: nn.Module
     utility: Utility
-    protections: tuple[Protection, ...]
     perturbation: Perturbation
     normed: bool
-    lam: float
     rngs: Rngs
-    weights: tuple[float, ...] = (1.0,)
-    steps: int = 2
-    rate: float = 1e-3
+    rate: float
+    protections: tuple[Protection, ...] = ()
+    weights: tuple[float, ...] = ()
+    lam: float = 0.0
+    steps: int = 0
     optimiser: Literal["adam", "sgd"] = "adam"
     cap: float = CAP
     phi: Phi | None = None
@@ -107,8 +100,16 @@ class Alternation:
         return torch.optim.Adam(leaves, lr=self.rate, fused=True)
 
     @property
+    def nets(self) -> list[nn.Module]:
+        return [self.network, self.utility.net, *(one.net for one in self.protections)]
+
+    @property
+    def head(self) -> nn.Module | None:
+        """The task head, where there is one."""
+        return self.utility.net if self.utility.task else None
+
+    @property
     def noise(self) -> Perturbation:
-        """The perturbation as it is now."""
         if self.phi is None:
             return self.perturbation
         with torch.no_grad():
@@ -117,7 +118,6 @@ class Alternation:
         return Perturbation(now.kind, now.scale, now.mean.detach().clone(), now.deviation)
 
     def perturbed(self, clean: Tensor, rng: torch.Generator) -> Tensor:
-        """Representations with fresh noise."""
         noise = self.noise
         return clean if noise.silent else clean + noise.delta(noise.draws(clean, rng))
 
@@ -146,7 +146,7 @@ class Alternation:
 
     def _penalty(self, seen: Seen, r: Tensor, rng: torch.Generator) -> Tensor:
         terms = [
-            weight * one.penalty(seen, r, self.utility.head, rng)
+            weight * one.penalty(seen, r, self.head, rng)
             for weight, one in zip(self.weights, self.protections, strict=True)
         ]
         return torch.stack(terms).sum()
@@ -164,7 +164,7 @@ class Alternation:
     def _privacy_steps(self, seen: Seen, clean: Tensor) -> None:
         for _ in range(self.steps):
             r = self.perturbed(clean, self.rngs.privacy)
-            lost = [one.own(seen, r, self.utility.head, self.rngs.privacy) for one in self.protections]
+            lost = [one.own(seen, r, self.head, self.rngs.privacy) for one in self.protections]
             slopes = torch.autograd.grad(lost, self.leaves["privacy"])
             for parameter, own in zip(self.leaves["privacy"], slopes, strict=True):
                 parameter.grad = own
@@ -190,20 +190,19 @@ class Alternation:
     @torch.no_grad()
     def watched(self, seen: Seen) -> dict[str, float]:
         """Losses on records held back, and how well the privacy networks do there."""
-        modules = [self.network, self.utility.net, *(one.net for one in self.protections)]
-        for module in modules:
+        for module in self.nets:
             module.eval()
         rng = self.rngs.watch
         clean = represented(self.network, seen.x, normed=self.normed)
         r = self.perturbed(clean, rng)
         kept = float(self.utility.loss(seen, clean, r, rng))
-        found = [one.watched(seen, r, self.utility.head, rng) for one in self.protections]
-        for module in modules:
+        found = [one.watched(seen, r, self.head, rng) for one in self.protections]
+        for module in self.nets:
             module.train()
-        terms = sum(weight * one.found for weight, one in zip(self.weights, found, strict=True))
+        terms = sum(weight * one["found"] for weight, one in zip(self.weights, found, strict=True))
         table = {"held_utility": kept, "held_total": (1 - self.lam) * kept + self.lam * terms}
         for i, one in enumerate(found):
-            table |= {f"{key}{i or ''}": value for key, value in _said(one).items()}
+            table |= {f"{key}{i or ''}": value for key, value in one.items()}
         return table
 
 
@@ -211,25 +210,6 @@ def _mixed(kept: Tensor, against: Tensor | None, lam: float) -> Tensor:
     """(1 - lambda) of one and lambda of the other. What the privacy term does not depend on, such as a head
     that its network does not look at, descends its own loss at full weight, with lambda = 1 too."""
     return kept if against is None else (1 - lam) * kept + lam * against
-
-
-def _said(one: Watched) -> dict[str, float]:
-    table = {"cross_entropy": one.cross_entropy, "found": one.found}
-    if one.posterior is not None and one.target is not None:
-        table["auroc"] = auroc(one.posterior, one.target)
-    return table
-
-
-def auroc(posterior: Tensor, target: Tensor) -> float:
-    """Area under the ROC curve, one against the rest, its mean over the values that occur: ranks alone."""
-    areas = []
-    for value in target.unique().tolist():
-        hit = (target == value).numpy()
-        yes, no = int(hit.sum()), int((~hit).sum())
-        if yes and no:
-            ranks = stats.rankdata(posterior[:, value].numpy())
-            areas.append((ranks[hit].sum() - yes * (yes + 1) / 2) / (yes * no))
-    return float(sum(areas) / len(areas)) if areas else 0.5
 
 
 def train(
@@ -268,12 +248,12 @@ def train(
         if waited >= patience:
             break
     if patience is not None:
-        _restore(alternation, kept)
+        for net, state in zip(_parts(alternation), kept, strict=True):
+            net.load_state_dict(state)
     return tuple(history)
 
 
 def check_finite(alternation: Alternation, table: dict[str, float], when: str) -> None:
-    """Stop a training that has run away."""
     weights = [p for net in (alternation.network, alternation.utility.net) for p in net.parameters()]
     wrong = [f"{name} {value}" for name, value in table.items() if not math.isfinite(value)]
     if wrong or not all(bool(p.isfinite().all()) for p in weights):
@@ -285,14 +265,8 @@ def check_finite(alternation: Alternation, table: dict[str, float], when: str) -
 
 
 def _parts(alternation: Alternation) -> list[nn.Module]:
-    nets = [alternation.network, alternation.utility.net, *(one.net for one in alternation.protections)]
-    return nets if alternation.phi is None else [*nets, alternation.phi]
+    return alternation.nets if alternation.phi is None else [*alternation.nets, alternation.phi]
 
 
 def _state(alternation: Alternation) -> list[dict[str, Any]]:
     return [copy.deepcopy(net.state_dict()) for net in _parts(alternation)]
-
-
-def _restore(alternation: Alternation, states: list[dict[str, Any]]) -> None:
-    for net, state in zip(_parts(alternation), states, strict=True):
-        net.load_state_dict(state)

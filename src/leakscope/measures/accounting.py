@@ -66,11 +66,7 @@ def account_training(
 
 
 def _unsampled(
-    covers: Literal["shown", "training"],
-    mechanism: Mechanism | None,
-    releases: int,
-    batch: int,
-    delta: float,
+    covers: Literal["shown", "training"], mechanism: Mechanism | None, releases: int, batch: int, delta: float
 ) -> Accounted | None:
     require(releases >= 1, "releases", "at least 1", releases)
     if mechanism is None:

@@ -164,13 +164,8 @@ def composed_epsilon(
     mu sqrt(steps) (Dong et al. 2022, corollary 3.3); for Poisson sampling the privacy loss
     distribution of dp-accounting, which rounds up."""
     way_out = "without noise epsilon is infinite"
-    require(
-        0 < noise_multiplier < math.inf,
-        "composed_epsilon.noise_multiplier",
-        "positive and finite",
-        noise_multiplier,
-        way_out=way_out,
-    )
+    argument, noisy = "composed_epsilon.noise_multiplier", 0 < noise_multiplier < math.inf
+    require(noisy, argument, "positive and finite", noise_multiplier, way_out=way_out)
     _check(delta, "composed_epsilon.delta")
     require(steps >= 1 and steps == int(steps), "composed_epsilon.steps", "a whole number from 1 on", steps)
     require(0 < sampling <= 1, "composed_epsilon.sampling", "in (0, 1]", sampling)
@@ -209,13 +204,9 @@ def _scores(transcript: Transcript, caller: str) -> tuple[Array, Array]:
         require(chances, f"{caller}: guesses (t, 2)", "chances", "values outside [0, 1]", way_out=way_out)
     ones, zeros = int((secrets == 1).sum()), int((secrets == 0).sum())
     require(ones + zeros == len(secrets), f"{caller}: secrets", "0 or 1", "other values")
-    require(
-        min(ones, zeros) >= _FEWEST,
-        f"{caller}: secrets",
-        f"at least {_FEWEST} trials of 0 and of 1",
-        f"{zeros} of 0 and {ones} of 1",
-        way_out="play more trials, drawing the secret at equal odds",
-    )
+    rule, counted = f"at least {_FEWEST} trials of 0 and of 1", f"{zeros} of 0 and {ones} of 1"
+    way_out = "play more trials, drawing the secret at equal odds"
+    require(min(ones, zeros) >= _FEWEST, f"{caller}: secrets", rule, counted, way_out=way_out)
     scores, labels = one_vs_rest(transcript)
     largest = np.finfo(np.float64).max / 2
     finite = np.clip(scores[0], -largest, largest)  # so that scores have differences and middles

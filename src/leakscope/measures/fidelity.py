@@ -146,12 +146,8 @@ def _mean(name: str, values: Tensor, rng: torch.Generator, *, level: float) -> E
 
 
 def _pair(guesses: Tensor, originals: Tensor) -> tuple[Tensor, Tensor]:
-    require(
-        guesses.shape == originals.shape,
-        "guesses",
-        f"of the originals' shape, {tuple(originals.shape)}",
-        tuple(guesses.shape),
-    )
+    rule = f"of the originals' shape, {tuple(originals.shape)}"
+    require(guesses.shape == originals.shape, "guesses", rule, tuple(guesses.shape))
     images = originals.dim() == 5
     return guesses.double().clamp(0, 1) if images else guesses.double(), originals.double()
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from scipy import stats
+from torch import Tensor
 
 from leakscope.core.basis import Deviation
 from leakscope.core.errors import require
@@ -14,6 +15,18 @@ from leakscope.measures.bounds import entropy, fano_information
 from leakscope.measures.success import success_rate
 
 FLOOR = torch.finfo(torch.float64).tiny  # a posterior of 0 for what happened costs 708 nats, not infinity
+
+
+def log_losses(guesses: Tensor, secrets: Tensor, where: str) -> Tensor:
+    """-log of the posterior (t, m) at each secret (t,)."""
+    guesses, trials = guesses.double(), (len(guesses), len(secrets))
+    require(guesses.dim() == 2, f"{where}'s guesses", "posteriors (t, m)", tuple(guesses.shape))
+    require(trials[0] == trials[1] >= 2, f"{where}'s trials", "at least 2, one secret each", trials)
+    sums = guesses.sum(1)
+    is_posterior = bool((guesses >= 0).all()) and bool(((sums - 1).abs() <= 1e-3).all())
+    require(is_posterior, f"{where}'s guesses", "rows of probabilities", "rows that are not")
+    stated = guesses.gather(1, secrets.long()[:, None])[:, 0] / sums
+    return -stated.clamp(min=FLOOR).log()
 
 
 def mutual_information(transcript: Transcript, *, level: float = 0.95) -> Estimate:
@@ -29,15 +42,8 @@ def mutual_information(transcript: Transcript, *, level: float = 0.95) -> Estima
     Interval: the normal approximation of the mean log loss; it cannot see confident mistakes so rare
     that no trial shows one. The lower limit is the larger of two, wrong with chances of (1 - level) / 2 and
     (1 - level) / 4. Posteriors are floored at the smallest normal float64."""
-    secrets, guesses = transcript.secrets, transcript.guesses.double()
     require(0 < level < 1, "mutual_information.level", "between 0 and 1", level)
-    require(guesses.dim() == 2, "mutual_information's guesses", "posteriors (t, m)", tuple(guesses.shape))
-    require(len(secrets) >= 2, "mutual_information's trials", "at least 2", len(secrets))
-    sums = guesses.sum(1)
-    is_posterior = bool((guesses >= 0).all()) and bool(((sums - 1).abs() <= 1e-3).all())
-    require(is_posterior, "mutual_information's guesses", "rows of probabilities", "rows that are not")
-    stated = guesses.gather(1, secrets.long()[:, None])[:, 0] / sums
-    losses = -stated.clamp(min=FLOOR).log()
+    losses = log_losses(transcript.guesses, transcript.secrets, "mutual_information")
     value = entropy(transcript.prior) - float(losses.mean())
     half = float(stats.norm.ppf((1 + level) / 2)) * float(losses.std()) / math.sqrt(len(losses))
     low, high, method = value - half, value + half, "normal approximation of the mean log loss"

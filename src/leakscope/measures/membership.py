@@ -16,7 +16,7 @@ from torch import Tensor
 
 from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.core.nouns import Estimate, Transcript
-from leakscope.measures.success import tpr_at_fpr
+from leakscope.measures.success import proportion, tpr_at_fpr
 
 
 def plr_at_fpr(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> Estimate:
@@ -88,6 +88,5 @@ def _share(name: str, called: Tensor, level: float) -> Estimate:
     n, hits = len(called), int(called.sum())
     if n == 0:
         raise ArgumentError(f"{name} needs at least one trial of its kind; play more trials.")
-    interval = stats.binomtest(hits, n).proportion_ci(level, "exact")
     method = "Clopper-Pearson, given the held-out records"
-    return Estimate(name, hits / n, float(interval.low), float(interval.high), level, n, method)
+    return replace(proportion(name, hits, n, level=level), method=method, basis=None)

@@ -55,13 +55,8 @@ def layer_information(
 
 def _records(channel: GradientChannel, batch: Batch) -> Tensor:
     """The records, one a trial and none twice: a pair on both sides of a split would be known by heart."""
-    require(
-        len(channel.rounds) == 1,
-        "layer_information.channel",
-        "of one round",
-        len(channel.rounds),
-        way_out="use dataclasses.replace(channel, rounds=(params,))",
-    )
+    rounds, way_out = len(channel.rounds), "use dataclasses.replace(channel, rounds=(params,))"
+    require(rounds == 1, "layer_information.channel", "of one round", rounds, way_out=way_out)
     require(batch.rows.shape[1] == 1, "layer_information.batch", "of one record a trial", batch.rows.shape[1])
     rows = batch.rows[:, 0]
     twice = len(rows) - len(rows.unique())

@@ -56,7 +56,6 @@ class People:
 
     @property
     def counts(self) -> Tensor:
-        """How many records each person has."""
         return torch.bincount(self.person, minlength=sum(self.sides)).double()
 
     def observed(self) -> Weights:

@@ -31,7 +31,6 @@ def pair(transcript: Transcript, i: int) -> dict[str, Any]:
 
 
 def _png(image: Tensor) -> str:
-    """Base64 of a PNG file."""
     pixels = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
     pixels = pixels[:, :, 0] if pixels.shape[2] == 1 else pixels
     picture = Image.fromarray(np.ascontiguousarray(pixels))

@@ -37,13 +37,9 @@ def sensitivity(
     """Layer by layer, the mean norm of the Jacobian of the released gradient with respect to the first
     record of its batch. `norms` says how; it gives all norms at the price of one."""
     require(norm in ("F", "1", "inf"), "sensitivity.norm", "'F', '1' or 'inf'", norm)
-    require(
-        norm == "F" or probes is None,
-        "sensitivity.probes",
-        f"None for the norm {norm!r}, as probing gives F only",
-        probes,
-        way_out="draw columns of the Jacobian with columns=",
-    )
+    rule = f"None for the norm {norm!r}, as probing gives F only"
+    way_out = "draw columns of the Jacobian with columns="
+    require(norm == "F" or probes is None, "sensitivity.probes", rule, probes, way_out=way_out)
     found = norms(channel, batch, probes=probes, columns=columns, relative=relative, rng=rng, level=level)
     return found[norm]
 
@@ -75,7 +71,23 @@ def norms(
     Additive noise moves no derivative (paper 001, section 6), and is ignored. What clips, prunes or
     perturbs does, and is refused. A loss that the defense changes is the one differentiated.
     """
-    _check(channel, batch, probes, columns, rng, level)
+    if not isinstance(channel, GradientChannel) or isinstance(channel, UpdateChannel):
+        raise ArgumentError(
+            f"sensitivity.channel must release gradients, got {type(channel).__name__}; use GradientChannel "
+            f"with the round's parameters."
+        )
+    for part in parts(channel.defense):
+        if changes(part, "weigh") or (changes(part, "release") and not isinstance(part, Noise)):
+            raise ArgumentError(
+                f"sensitivity.channel's defense must leave the gradient as it is or add noise, got {part!r}, "
+                f"whose derivative is not taken; use channel.undefended()."
+            )
+    require(0 < level < 1, "sensitivity.level", "between 0 and 1", level)
+    require(len(batch) >= 2, "sensitivity's trials", "at least 2, as one has no interval", len(batch))
+    require(probes is None or columns is None, "sensitivity.columns", "None where probes are given", columns)
+    require(probes is None or probes >= 1, "sensitivity.probes", "at least 1, or None", probes)
+    drawn = probes is not None or columns is not None
+    require(not drawn or rng is not None, "sensitivity.rng", "given where probes or columns are drawn", rng)
     data, k = batch.data, batch.rows.shape[1]
     first, which = batch.rows[:, 0], torch.arange(len(batch))
     if probes is None and columns is None:  # a record has one Jacobian however often it is drawn
@@ -100,33 +112,6 @@ def norms(
     }
 
 
-def _check(
-    channel: GradientChannel,
-    batch: Batch,
-    probes: int | None,
-    columns: int | None,
-    rng: torch.Generator | None,
-    level: float,
-) -> None:
-    if not isinstance(channel, GradientChannel) or isinstance(channel, UpdateChannel):
-        raise ArgumentError(
-            f"sensitivity.channel must release gradients, got {type(channel).__name__}; use GradientChannel "
-            f"with the round's parameters."
-        )
-    for part in parts(channel.defense):
-        if changes(part, "weigh") or (changes(part, "release") and not isinstance(part, Noise)):
-            raise ArgumentError(
-                f"sensitivity.channel's defense must leave the gradient as it is or add noise, got {part!r}, "
-                f"whose derivative is not taken; use channel.undefended()."
-            )
-    require(0 < level < 1, "sensitivity.level", "between 0 and 1", level)
-    require(len(batch) >= 2, "sensitivity's trials", "at least 2, as one has no interval", len(batch))
-    require(probes is None or columns is None, "sensitivity.columns", "None where probes are given", columns)
-    require(probes is None or probes >= 1, "sensitivity.probes", "at least 1, or None", probes)
-    drawn = probes is not None or columns is not None
-    require(not drawn or rng is not None, "sensitivity.rng", "given where probes or columns are drawn", rng)
-
-
 def _by_layer(every: Entries, layers: dict[str, tuple[str, ...]]) -> dict[str, Layered]:
     largest = {
         layer: torch.stack([every.largest[name] for name in names]).amax(0) for layer, names in layers.items()
@@ -143,7 +128,6 @@ def _sum(of: dict[str, Tensor], names: tuple[str, ...]) -> Tensor:
 
 
 def _lengths(channel: GradientChannel, batch: Batch) -> Layered:
-    """‖g_l‖ of every trial's mean gradient."""
     data, loss = batch.data, channel.defense.loss(channel.loss)
     blocks = gradients.blocks(channel.model, channel.rounds[0], data.x, data.y, batch.rows, loss=loss)
     squares = [{name: g.flatten(1).double().square().sum(1) for name, g in block.items()} for block in blocks]
@@ -152,7 +136,6 @@ def _lengths(channel: GradientChannel, batch: Batch) -> Layered:
 
 
 def _method(x: Tensor, probes: int | None, columns: int | None) -> dict[str, str]:
-    """How each norm was found, for the reader of the estimate."""
     of = "" if x.is_floating_point() else ", with respect to embeddings"
     if probes is not None:
         return {"F": f"Student's t over trials of {probes} Hutchinson probes each{of}"}

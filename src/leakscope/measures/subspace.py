@@ -223,7 +223,6 @@ def _distances(
 
 
 def _basis(matrix: Tensor, energy: float | None) -> Array:
-    """The leading left singular vectors of the upright matrix, as columns."""
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.mT
     u, s, _ = torch.linalg.svd(tall, full_matrices=False)
     k = int((s > RANK * s[0]).sum())

@@ -10,6 +10,7 @@ this adversary got and certifies nothing.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from scipy import optimize, special
@@ -19,8 +20,7 @@ from leakscope.core.errors import require
 from leakscope.core.nouns import Estimate
 from leakscope.guards.estimators import mean_of
 from leakscope.measures.bounds import Chances, entropy, fano_accuracy
-
-FLOOR = torch.finfo(torch.float64).tiny  # a posterior of 0 for what happened costs 708 nats, not infinity
+from leakscope.measures.information import log_losses
 
 
 def inference_accuracy(conditional_entropy: float, *, values: int = 2) -> float:
@@ -56,20 +56,10 @@ def conditional_entropy(guesses: Tensor, secrets: Tensor, *, level: float = 0.95
     `inference_accuracy` finds for it, even for ``low``, is no certificate: a better adversary may exceed it,
     and the net inside a guard's training usually is exceeded. Interval: normal approximation of the mean,
     which cannot see confident mistakes so rare that no trial shows one."""
-    guesses = guesses.double()
     require(0 < level < 1, "conditional_entropy.level", "between 0 and 1", level)
-    require(guesses.dim() == 2, "conditional_entropy.guesses", "posteriors (t, m)", tuple(guesses.shape))
-    trials = len(guesses), len(secrets)
-    require(
-        trials[0] == trials[1] >= 2, "conditional_entropy's trials", "at least 2, one secret each", trials
-    )
-    sums = guesses.sum(1)
-    is_posterior = bool((guesses >= 0).all()) and bool(((sums - 1).abs() <= 1e-3).all())
-    require(is_posterior, "conditional_entropy.guesses", "rows of probabilities", "rows that are not")
-    stated = guesses.gather(1, secrets.long()[:, None])[:, 0] / sums
+    losses = log_losses(guesses, secrets, "conditional_entropy")
     method = "held-out log loss: above H(u|r), no certificate; normal approximation"
-    found = mean_of(-stated.clamp(min=FLOOR).log(), level=level, method=method)
-    return Estimate("conditional entropy", found.value, found.low, found.high, level, found.n, method)
+    return replace(mean_of(losses, level=level, method=method), name="conditional entropy")
 
 
 def reconstruction_risk(mutual_information: float, log_chance: float) -> float:
@@ -81,9 +71,7 @@ def reconstruction_risk(mutual_information: float, log_chance: float) -> float:
     the divergence of two coins (Duchi and Wainwright, 2013, have its weaker form); 1 - p for the largest p.
     ``log_chance`` because q is beyond floating point in many dimensions: for x uniform on a set it is at most
     `log_ball` - log volume of the set."""
-    require(
-        mutual_information >= 0, "reconstruction_risk.mutual_information", "at least 0", mutual_information
-    )
+    _nonnegative("reconstruction_risk.mutual_information", mutual_information)
     require(log_chance <= 0, "reconstruction_risk.log_chance", "at most 0", log_chance)
     if mutual_information >= -log_chance:
         return 0.0
@@ -105,12 +93,7 @@ def reconstruction_risk_closed(mutual_information: float, log_chance: float) -> 
     square in the Euclidean norm, with radius 1.2 and I = 0, X's boundary is 4 long and an arc of that radius
     inside X at most .48, so the printed risk is at least .67; the centre of the square misses by .71 at most.
     It also leaves out that x must be uniform on X: of a constant x nothing is missed, whatever X is."""
-    require(
-        mutual_information >= 0,
-        "reconstruction_risk_closed.mutual_information",
-        "at least 0",
-        mutual_information,
-    )
+    _nonnegative("reconstruction_risk_closed.mutual_information", mutual_information)
     require(log_chance < 0, "reconstruction_risk_closed.log_chance", "below 0", log_chance)
     return max(1 + (mutual_information + math.log(2)) / log_chance, 0.0)
 
@@ -158,6 +141,10 @@ def group_errors(gap: float, advantage: float) -> float:
     for name, value in (("gap", gap), ("advantage", advantage)):
         require(0 <= value <= 1, f"group_errors.{name}", "between 0 and 1", value)
     return max(gap - advantage, 0.0)
+
+
+def _nonnegative(argument: str, value: float) -> None:
+    require(value >= 0, argument, "at least 0", value)
 
 
 def _entropy(function: str, value: float, *, most: float) -> None:

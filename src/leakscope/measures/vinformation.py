@@ -13,7 +13,7 @@ from torch import Tensor
 
 from leakscope.core.errors import require
 from leakscope.core.nouns import Estimate, Transcript
-from leakscope.core.rng import seeded
+from leakscope.core.rng import integer, seeded
 from leakscope.measures.bounds import entropy
 from leakscope.measures.fidelity import matched, ssim
 from leakscope.measures.success import one_vs_rest
@@ -58,18 +58,10 @@ def v_information(
     if normalised:
         gains = gains / most
     rng = rng or seeded(0, "v_information")
-    low, high = _percentiles(gains, level, rng)
-    return Estimate(
-        "V-information", float(gains.mean()), low, high, level, len(gains), "bootstrap over trials"
-    )
-
-
-def _percentiles(gains: Array, level: float, rng: torch.Generator) -> tuple[float, float]:
-    """Of the mean over trials drawn again; resamples are counted, so that memory does not grow with them."""
-    generator = np.random.default_rng(int(torch.randint(2**31 - 1, (1,), generator=rng)))
-    means = [float(gains[generator.integers(len(gains), size=len(gains))].mean()) for _ in range(DRAWS)]
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    generator, n = np.random.default_rng(integer(rng)), len(gains)
+    means = [float(gains[generator.integers(n, size=n)].mean()) for _ in range(DRAWS)]
+    low, high = map(float, np.quantile(means, [(1 - level) / 2, (1 + level) / 2]))
+    return Estimate("V-information", float(gains.mean()), low, high, level, n, "bootstrap over trials")
 
 
 def _latent(transcript: Transcript, calibrate: bool, people: Tensor | None) -> Array:

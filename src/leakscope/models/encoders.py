@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, require
-from leakscope.models.layers import MOST_LAYERS, image_shape
+from leakscope.models.layers import MOST_LAYERS, image_shape, perceptron
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,8 @@ class TableEncoder:
         require(fine, "TableEncoder.widths", rule, self.widths)
 
     def __call__(self, data: Dataset) -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()] if data.x.dim() > 2 else []
-        for wide, narrow in pairwise((data.x[0].numel(), *self.widths)):
-            layers += [nn.Linear(wide, narrow), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
+        front = [nn.Flatten()] if data.x.dim() > 2 else []
+        return nn.Sequential(*front, *perceptron((data.x[0].numel(), *self.widths)))
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,6 @@ def described(encoder: Architecture) -> dict[str, Any]:
 
 
 def from_description(table: Mapping[str, Any]) -> Architecture:
-    """The encoder that a table describes."""
     name = str(table.get("name"))
     if name not in ENCODERS:
         raise DataError(f"an encoder must be one of {', '.join(ENCODERS)}, got {name!r}.")

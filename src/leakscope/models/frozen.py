@@ -29,7 +29,6 @@ class Kept(nn.Module):
                 part.register_buffer(name, tensor.detach())
 
     def train(self, mode: bool = True) -> Kept:
-        """Nothing here is trained."""
         return self
 
     def forward(self, x: Tensor) -> Tensor:
@@ -84,7 +83,6 @@ class Frozen:
 
 
 def _linear(net: nn.Module, layer: str) -> nn.Module:
-    """The linear layer of this name."""
     known = {name: part for name, part in net.named_modules() if name and isinstance(part, nn.Linear)}
     if layer not in known:
         raise ArgumentError(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
@@ -45,12 +46,24 @@ def check_numbers(data: Dataset, model: str) -> None:
 
 
 def sequential(layers: Named) -> nn.Sequential:
-    """Layers one after the other, each under its own name."""
     return nn.Sequential(OrderedDict(layers))
 
 
+def perceptron(widths: Sequence[int], activation: str = "relu") -> nn.Sequential:
+    """Linear layers of these widths with an activation between them."""
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1])
+
+
+def pooled(channels: int, classes: int) -> Named:
+    """Every channel's mean, and one linear layer on them."""
+    pool, fc = nn.AdaptiveAvgPool2d(1), nn.Linear(channels, classes)
+    return [("pool", pool), ("flatten", nn.Flatten()), ("fc", fc)]
+
+
 def check_norm(norm: str, argument: str) -> None:
-    """Refuse a normalisation that is not known."""
     require(norm in ("batch", "group"), argument, "'batch' or 'group'", norm)
 
 

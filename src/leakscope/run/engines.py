@@ -73,7 +73,6 @@ class Engine(Protocol):
 
 
 def cores() -> int:
-    """The processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -192,59 +191,37 @@ class Ray:
                 yield from _finished(ray, tasks, at_once=jobs or len(tasks), trusted=trusted, beats=beats)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A task and how often it has been given to a worker."""
-
-    cell: Cell
-    seed: int
-    number: int = 1
-
-
 def _finished(
     ray: Any, tasks: Sequence[Task], *, at_once: int, trusted: tuple[str, ...], beats: Path | None
 ) -> Results:
     run = ray.remote(num_cpus=1, max_retries=0)(_on_worker)  # Ray's own retries may have no end
-    waiting, running = deque(Turn(*task) for task in tasks), dict[Any, Turn]()
+    waiting = deque((cell, seed, 1) for cell, seed in tasks)  # and which attempt it is
+    running: dict[Any, tuple[Cell, int, int]] = {}
     lent: dict[str, Any] = {}
     try:
-        yield from _given(ray, run, waiting, running, lent, at_once=at_once, trusted=trusted, beats=beats)
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                cell, seed, attempt = waiting.popleft()
+                name = repr(cell.data)
+                if name not in lent:
+                    lent[name] = ray.put(lendable(cell))
+                task = run.remote(cell, seed, trusted, Path.cwd(), lent[name], beats)
+                running[task] = cell, seed, attempt
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            cell, seed, attempt = running.pop(done)
+            try:
+                yield ray.get(done)
+            except ray.exceptions.RayTaskError:  # what the cell itself raised
+                raise
+            except ray.exceptions.RayError as error:  # its worker is gone
+                if attempt < ATTEMPTS:
+                    waiting.appendleft((cell, seed, attempt + 1))
+                    continue
+                words = f"its worker died in each of {ATTEMPTS} attempts, at last by {type(error).__name__}"
+                yield _fail(cell, seed, f"{words}; lower --jobs or give it more memory.")
     finally:  # a cluster that is not ours would go on with them
         for task in running:
             ray.cancel(task, force=True)
-
-
-def _given(
-    ray: Any,
-    run: Any,
-    waiting: deque[Turn],
-    running: dict[Any, Turn],
-    lent: dict[str, Any],
-    *,
-    at_once: int,
-    trusted: tuple[str, ...],
-    beats: Path | None,
-) -> Results:
-    while waiting or running:
-        while waiting and len(running) < at_once:
-            attempt = waiting.popleft()
-            name = repr(attempt.cell.data)
-            if name not in lent:
-                lent[name] = ray.put(lendable(attempt.cell))
-            given = attempt.cell, attempt.seed, trusted, Path.cwd(), lent[name], beats
-            running[run.remote(*given)] = attempt
-        (done,), _ = ray.wait(list(running), num_returns=1)
-        attempt = running.pop(done)
-        try:
-            yield ray.get(done)
-        except ray.exceptions.RayTaskError:  # what the cell itself raised
-            raise
-        except ray.exceptions.RayError as error:  # its worker is gone
-            if attempt.number < ATTEMPTS:
-                waiting.appendleft(replace(attempt, number=attempt.number + 1))
-                continue
-            words = f"its worker died in each of {ATTEMPTS} attempts, at last by {type(error).__name__}"
-            yield _fail(attempt.cell, attempt.seed, f"{words}; lower --jobs or give it more memory.")
 
 
 def _on_worker(
@@ -296,7 +273,6 @@ def borrowed(lent: Mapping[str, Any]) -> Dataset:
 
 
 def _split(address: str) -> tuple[str, int]:
-    """Host and port."""
     try:
         parts = urlsplit(f"//{address.removeprefix('ray://')}")
         host, port = parts.hostname, parts.port
@@ -331,7 +307,6 @@ def _imported(address: str | None) -> Any:
 
 
 def _answered(address: str) -> None:
-    """Refuse an address where nobody listens."""
     try:
         socket.create_connection(_split(address), timeout=PATIENCE).close()
     except OSError as error:

@@ -22,7 +22,6 @@ MOST_ROWS = 10**9  # records drawn for the challenges of one cell
 
 
 def read(path: Path, *, trusted: Iterable[str] = ()) -> Plan:
-    """The plan in a TOML file, checked."""
     try:
         text = files.read(path).decode()
     except FileNotFoundError:
@@ -42,7 +41,6 @@ def parse(text: str, *, trusted: Iterable[str] = (), where: str = "the plan") ->
 
 
 def from_document(document: Table, *, trusted: Iterable[str] = (), where: str = "the plan") -> Plan:
-    """The plan of a TOML document that is already read."""
     document = dict(document)
     defaults = document.pop("defaults", {})
     cells = document.get("cell", [])

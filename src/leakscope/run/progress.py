@@ -36,7 +36,6 @@ def bar(*, quiet: bool = False) -> Progress:
 
 
 def say(progress: Progress, words: str) -> None:
-    """A line above the bar."""
     progress.console.print(f"  {printable(words)}", highlight=False, markup=False)
 
 

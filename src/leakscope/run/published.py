@@ -30,13 +30,11 @@ Entry = dict[str, Any]
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """The papers by number."""
     found = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
     return {document["paper"]: document for document in found}
 
 
 def figures(number: str) -> list[str]:
-    """The figures and tables of a paper that have cells."""
     cells = _document(number)["cell"]
     return list(dict.fromkeys(figure for cell in cells for figure in cell["figure"]))
 
@@ -67,7 +65,8 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
             _reduced({"observe": observe} | cell if observe else cell, settings, scored) for cell in cells
         ]
         defaults |= settings
-    here = [cell for cell in cells if _available(cell.get("data", defaults["data"])["name"])]
+    every = bool(os.environ.get("LEAKSCOPE_DATA"))
+    here = [cell for cell in cells if every or cell.get("data", defaults["data"])["name"] in SHIPPED]
     missing = [cell["id"] for cell in cells if cell not in here]
     if not here:
         raise PlanError(
@@ -91,10 +90,6 @@ def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> En
         seen = [r for r in cell.get("observe", ()) if r <= rounds]
         fewer |= {"observe": seen or [rounds]} if "observe" in cell else {}
     return cell | fewer
-
-
-def _available(name: str) -> bool:
-    return name in SHIPPED or bool(os.environ.get("LEAKSCOPE_DATA"))
 
 
 def entries(results: Sequence[Result[Any]], *, quick: bool) -> list[Entry]:
@@ -161,7 +156,6 @@ def record(number: str, results: Sequence[Result[Any]], *, quick: bool) -> Path:
 
 
 def measured(number: str) -> list[Entry]:
-    """What is recorded of a paper."""
     path = FOLDER / "measured" / f"{number}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 

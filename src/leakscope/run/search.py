@@ -77,7 +77,6 @@ def say_cost(point: Point) -> str:
 def phrase(
     plan: Plan, risk: Risk, points: Sequence[Point], best: Point | None, again: Point | None
 ) -> Answer:
-    """The answer in words: what was searched, what was chosen, and how it did on another victim."""
     cell, free = plan.cell[0], points[0]
     question = (
         f"Which defense keeps the advantage at {risk.advantage:g} or less and costs at most "
@@ -104,7 +103,6 @@ def phrase(
 
 
 def _second(again: Point | None, risk: Risk) -> str:
-    """What a second victim says of the choice."""
     if again is None or again.error:
         reason = again.error if again else "it was not run"
         return (

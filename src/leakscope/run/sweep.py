@@ -83,7 +83,6 @@ def check(plan: Plan, *, trusted: Iterable[str] = ()) -> dict[str, str]:
 
 
 def look(plan: Plan, folder: Path) -> Reusable:
-    """What a folder already has of a plan."""
     asked = store.asked(plan)
     reuse = {key: result for key in asked if (result := store.load(folder, key)) and not result.error}
     old = [result for result in store.results(folder) if result.key not in asked and not result.error]
@@ -139,7 +138,6 @@ def run(
 
 
 def run_cell(cell: Cell, seed: int, folder: Path, trusted: tuple[str, ...], spare: int) -> Result[Any]:
-    """One cell in this process: compute, write, return."""
     finished: Finished = run_task(cell, seed, trusted=trusted, spare=spare)
     store.save(folder, finished.result, finished.files)
     return finished.result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,6 @@ class Point:
         return not self.error and not self.ranks and self.high <= risk.advantage
 
     def meets(self, risk: Risk) -> bool:
-        """Whether both wishes are met."""
         return self.protects(risk) and self.loss <= risk.loss
 
 
@@ -114,7 +114,8 @@ def search(
     families are searched at once, a setting of each at a time.
     """
     require(halvings >= 1, "tune.halvings", "at least 1", halvings)
-    free = _point("none", None, cell, seed, folder, (), None, tuple(trusted))
+    measure = partial(_point, cell=cell, seed=seed, folder=folder, trusted=tuple(trusted))
+    free = measure("none", None, (), None)
     if free.error:
         raise LeakscopeError(f"the undefended model cannot be measured: {free.error}")
     yield free
@@ -122,16 +123,7 @@ def search(
     while True:
         shares = [(family, _next(family, kept[family.name], halvings)) for family in families]
         calls = [
-            delayed(_point)(
-                family.name,
-                family.at(share),
-                cell,
-                seed,
-                folder,
-                family.attacks,
-                free.accuracy,
-                tuple(trusted),
-            )
+            delayed(measure)(family.name, family.at(share), family.attacks, free.accuracy)
             for family, share in shares
             if share is not None
         ]
@@ -159,14 +151,14 @@ def _next(family: DefenseFamily, kept: Sequence[bool], halvings: int) -> float |
 def confirm(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: Sequence[str] = ()) -> Point:
     """The chosen setting again on a victim, records and trials that the choice did not see; where they cannot
     be measured its ``error`` says why."""
-    free = _point("none", None, cell, seed, folder, (), None, tuple(trusted))
+    measure = partial(_point, cell=cell, seed=seed, folder=folder, trusted=tuple(trusted))
+    free = measure("none", None, (), None)
     attacks = next(family.attacks for family in FAMILIES if family.name == point.family)
-    again = _point(point.family, point.defense, cell, seed, folder, attacks, free.accuracy, tuple(trusted))
+    again = measure(point.family, point.defense, attacks, free.accuracy)
     return again if again.error or not free.error else free
 
 
 def choose(points: Sequence[Point], risk: Risk) -> Point | None:
-    """Of the settings that meet the risk, the one that costs least accuracy."""
     meeting = [point for point in points if point.family != "none" and point.meets(risk)]
     return min(meeting, key=lambda point: (point.loss, -point.high), default=None)  # of equals the weakest
 
@@ -174,11 +166,12 @@ def choose(points: Sequence[Point], risk: Risk) -> Point | None:
 def _point(
     family: str,
     defense: Table | None,
+    attacks: tuple[Table, ...],
+    free: Number | None,
+    *,
     cell: Cell,
     seed: int,
     folder: Path,
-    attacks: tuple[Table, ...],
-    free: Number | None,
     trusted: tuple[str, ...],
 ) -> Point:
     """Play one setting with every attack, or read what was played; the worst advantage counts."""

@@ -24,15 +24,11 @@ Order = Callable[[int, int], Sequence[Tensor]]  # (client, round) -> the rows of
 class Observer(Protocol):
     """Who is told what crosses the wire, such as a `recording.Recorder`."""
 
-    def global_model(self, r: int, params: Params) -> None:
-        """What the server sends out in round ``r``."""
-        ...
+    def global_model(self, r: int, params: Params) -> None: ...
 
     def update(
         self, r: int, client: int, params: Params, *, samples: int, rate: float | None, steps: int | None
-    ) -> None:
-        """What a client uploads in round ``r``."""
-        ...
+    ) -> None: ...
 
 
 def federate(
@@ -123,12 +119,8 @@ class _Federation:
         require(fewest >= 1, "federate.clients", "at least one, each with records", [*map(len, self.clients)])
         require(0 < self.fraction <= 1, "federate.fraction", "in (0, 1]", self.fraction)
         require(self.server_rate > 0, "federate.server_rate", "positive", self.server_rate)
-        require(
-            1 <= self.virtual <= fewest,
-            "federate.virtual",
-            f"from 1 to the {fewest} records of the smallest client",
-            self.virtual,
-        )
+        rule = f"from 1 to the {fewest} records of the smallest client"
+        require(1 <= self.virtual <= fewest, "federate.virtual", rule, self.virtual)
         if self.order is not None and self.virtual > 1:
             raise ArgumentError(
                 "federate.order must be None with virtual clients, as it does not say whose rows are whose."
@@ -137,11 +129,9 @@ class _Federation:
 
     @property
     def chosen(self) -> int:
-        """How many clients take part in a round."""
         return math.ceil(round(self.fraction * len(self.clients), 9))  # 0.07 x 100 is 7.000000000000001
 
     def cut(self, rng: torch.Generator) -> list[tuple[Tensor, ...]]:
-        """Each client's records in as many parts as it has virtual clients."""
         return [self._parts(len(data), rng) for data in self.clients]
 
     def _parts(self, n: int, rng: torch.Generator) -> tuple[Tensor, ...]:
@@ -172,7 +162,15 @@ class _Federation:
             norms = torch.cat([norm(self._difference(params, client)) for client in after])
             upload, later = upload.in_round(norms, rng)
         for c, own, weight, parts, client in zip(chosen, rngs, weights, tasks, after, strict=True):
-            update = self._update(r, c, params, client, own, upload, steps=len(parts[0].order))
+            samples, uploaded, released = len(self.clients[c]), client, self._difference(params, client)
+            if upload is not None:
+                released = dict(upload.release(released, None, own, batch=samples))
+                # In float64, so that what is read back, θ - uploaded, is Γ itself.
+                uploaded = {name: params[name].double() - g[0].double() for name, g in released.items()}
+            if self.recorder is not None:
+                rate, steps = self.local.rate_in(r), len(parts[0].order)
+                self.recorder.update(r, c, uploaded, samples=samples, rate=rate, steps=steps)
+            update = dict(client) | {name: g[0] for name, g in released.items()}
             for name, value in update.items():
                 mean[name].add_(value, alpha=weight / sum(weights))
         for name, _ in self.model.named_parameters():
@@ -180,13 +178,11 @@ class _Federation:
         return {name: _as(value, params[name].dtype) for name, value in mean.items()}, later
 
     def _difference(self, params: Params, client: Params) -> dict[str, Tensor]:
-        """Γ as one trial."""
         return {name: (params[name] - client[name])[None] for name, _ in self.model.named_parameters()}
 
     def _tasks(
         self, r: int, c: int, fixed: list[tuple[Tensor, ...]] | None, rng: torch.Generator
     ) -> list[Task]:
-        """The client's local trainings, one for each of its parts."""
         data = self.clients[c]
         tasks = []
         for part in self._parts(len(data), rng) if fixed is None else fixed[c]:
@@ -217,31 +213,6 @@ class _Federation:
         for parts in tasks:
             own = [next(singles) for _ in parts]
             yield own[0] if len(own) == 1 else _average(own)
-
-    def _update(
-        self,
-        r: int,
-        c: int,
-        params: Params,
-        client: Params,
-        rng: torch.Generator,
-        upload: Defense | None,
-        *,
-        steps: int,
-    ) -> dict[str, Tensor]:
-        """What the client uploads: Γ, as the defense lets it be, and its running statistics."""
-        samples, whole = len(self.clients[c]), self._difference(params, client)
-        uploaded, released = client, whole
-        if upload is not None:
-            released = dict(upload.release(whole, None, rng, batch=samples))
-        update = {name: tensor[0] for name, tensor in released.items()}
-        if upload is not None:
-            # In float64, so that what is read back, θ - uploaded, is Γ itself.
-            uploaded = {name: params[name].double() - tensor.double() for name, tensor in update.items()}
-        if self.recorder is not None:
-            rate = self.local.rate_in(r)
-            self.recorder.update(r, c, uploaded, samples=samples, rate=rate, steps=steps)
-        return update | {name: tensor for name, tensor in client.items() if name not in update}
 
 
 def _average(every: Sequence[Params]) -> dict[str, Tensor]:

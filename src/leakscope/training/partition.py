@@ -70,7 +70,6 @@ def _people(data: Dataset, clients: int, column: str, rng: torch.Generator) -> S
 def _uneven(
     data: Dataset, rows: Tensor, clients: int, alpha: float, rng: torch.Generator
 ) -> Sequence[Tensor]:
-    """Each label's records, cut where the shares end."""
     draws = np.random.default_rng(integer(rng))
     dealt: list[list[Tensor]] = [[] for _ in range(clients)]
     for label in data.y[rows].unique():

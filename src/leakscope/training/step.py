@@ -54,7 +54,6 @@ class Step:
         return Step(model, loss, defense, _objective(defense, loss), tuple(named))
 
     def on(self, model: nn.Module) -> Step:
-        """The same step of another module of the same layers."""
         return replace(self, model=model)
 
     @property
@@ -71,24 +70,19 @@ class Step:
             rows = torch.arange(len(x))[None]
             layers = batch_means(self.model, leaves, x, y, rows, loss=self.loss, weigh=self.defense.weigh)
         else:
-            slopes = self._by_autograd(predict, leaves, x, y, rng)
+            with torch.enable_grad():
+                joint = self.objective
+                found = self.loss(predict(x), y) if joint is None else joint(predict, x, y, rng)
+            every = torch.autograd.grad(found, [*leaves.values()], allow_unused=True, materialize_grads=True)
+            slopes = dict(zip(leaves, every, strict=True))
             if not changes(self.defense, "release"):
                 return slopes
             layers = {name: slope[None] for name, slope in slopes.items()}
         released = self.defense.release(layers, None, rng, batch=len(x))
         return {name: tensor[0] for name, tensor in released.items()}
 
-    def _by_autograd(
-        self, predict: Predict, leaves: Params, x: Tensor, y: Tensor, rng: torch.Generator
-    ) -> dict[str, Tensor]:
-        with torch.enable_grad():
-            found = self.loss(predict(x), y) if self.objective is None else self.objective(predict, x, y, rng)
-        slopes = torch.autograd.grad(found, [*leaves.values()], allow_unused=True, materialize_grads=True)
-        return dict(zip(leaves, slopes, strict=True))
-
 
 def parts(defense: Defense) -> Iterator[Defense]:
-    """The defenses that a chain or a limited defense is made of."""
     if isinstance(defense, Chain):
         for part in defense.defenses:
             yield from parts(part)

@@ -46,7 +46,6 @@ class Recording:
 
     @property
     def model_name(self) -> str:
-        """What the writer calls the model."""
         return str(self._index["model"]["name"])
 
     def declared(self, what: str) -> str | None:
@@ -74,7 +73,6 @@ class Recording:
         return tuple(self._entry(r)["updates"])
 
     def samples(self, r: int, client: Client) -> int:
-        """How many records the client trained on."""
         return int(self._entry(r, client)["samples"])
 
     def rate(self, r: int, client: Client) -> float | None:
@@ -153,7 +151,6 @@ class Recording:
                     pass
 
     def describe(self) -> str:
-        """What is in it, in plain words and a few lines."""
         layers, rounds, model = self.layers, self.rounds, self._index["model"]
         updates = [self._entry(r, client) for r in rounds for client in self.clients_in(r)]
         lines = [
@@ -178,11 +175,8 @@ class Recording:
         rounds = self._index["rounds"]
         held, key, what = rounds, str(r), f"round {r}"
         if client is not None and key in rounds:
-            held, key, what = (
-                rounds[key]["updates"],
-                str(client),
-                f"update of client {str(client)!r} in {what}",
-            )
+            what = f"update of client {str(client)!r} in {what}"
+            held, key = rounds[key]["updates"], str(client)
         if key not in held:
             raise DataError(f"{str(self.path)!r} has no {what}; it has: {listed(held) or 'none yet'}.")
         return dict(held[key])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.core.dataset import Batch
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError, check, one_of, require
 from leakscope.core.nouns import Layers, Params, Release
 from leakscope.training.recording.reader import Recording
 
@@ -35,14 +35,9 @@ class RecordedChannel:
     centred: bool = False
 
     def __post_init__(self) -> None:
-        modes = ("uploads", "sum", "broadcast")
-        require(self.seen in modes, "RecordedChannel.seen", f"one of {', '.join(modes)}", self.seen)
-        require(
-            not self.centred or self.seen == "uploads",
-            "RecordedChannel.centred",
-            "False unless uploads are seen",
-            self.centred,
-        )
+        check(self, seen=one_of("uploads", "sum", "broadcast"))
+        possible = not self.centred or self.seen == "uploads"
+        require(possible, "RecordedChannel.centred", "False unless uploads are seen", self.centred)
         clients = tuple(str(client) for client in self.clients) or self.recording.clients
         object.__setattr__(self, "clients", clients)
         self.recording.check(self.model)

@@ -85,7 +85,6 @@ class Recorder:
             files.write(self.folder / INDEX, json.dumps(index), private=True)
 
     def global_model(self, r: int, params: nn.Module | Params) -> None:
-        """The parameters the server sends out in round ``r``."""
         self._append(r, None, params, {"updates": {}})
 
     def update(

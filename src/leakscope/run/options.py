@@ -1,13 +1,24 @@
-"""The options of the command line, in the words of its help."""
+"""The options of functions and commands, in the words of the commands' help: each is declared here, or in the
+signature of the function in `leakscope.run.api` that alone has it, and nowhere else."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import click
 import typer
+
+Table = dict[str, Any]
+TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can be typed
+    Sequence[str]: list[str] | None,
+    Sequence[float]: list[float] | None,
+    Sequence[str | Table]: list[str] | None,
+    str | Table | None: str | None,
+    str | Path | None: Path | None,
+}
 
 
 def option(words: str, *names: str, **settings: Any) -> Any:
@@ -33,16 +44,16 @@ User = Annotated[
     str | None,
     column("The column that says whose record it is. It adds user inference, and splits by person."),
 ]
-Drop = Annotated[list[str] | None, column("A column to keep out of the model's inputs; can be repeated.")]
+Drop = Annotated[Sequence[str], column("A column to keep out of the model's inputs; can be repeated.")]
 Known = Annotated[
-    list[str] | None,
+    Sequence[str],
     column(
         "A column whose mean over the batch the adversary knows, for an attribute or a property only "
         "('*': all but the secret); can be repeated."
     ),
 ]
 Model = Annotated[
-    str | None,
+    str | Table | None,
     option(
         "A model (see: leakscope list), with settings as a defense has them, or your own torch.nn.Module, "
         "such as my_nets.Net; needs --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
@@ -50,10 +61,11 @@ Model = Annotated[
     ),
 ]
 Defenses = Annotated[
-    list[str] | None,
+    Sequence[str | Table],
     option(
         "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list). The "
         "adversary knows of it. Can be repeated.",
+        "--defense",
         metavar="DEFENSE",
     ),
 ]
@@ -62,11 +74,9 @@ Trials = Annotated[
     int, count("Challenges the adversary answers. More of them make the intervals narrower.", min=2)
 ]
 Rehearsals = Annotated[int, count("Challenges the adversary practises with, on public records.", min=2)]
+Batch = Annotated[int, count("Records behind one gradient.")]
+Seeds = Annotated[int, count("Repetitions with new splits and training.")]
 Rate = Annotated[float, number("Learning rate of the victim's SGD.")]
-Recorded = Annotated[
-    Path | None,
-    option("The recorded updates of a federation: which candidates were trained on?", metavar="DIR"),
-]
 Client = Annotated[
     str | None,
     column("With --recording: the column that names the client who trained on a record, if any did."),
@@ -81,10 +91,6 @@ Seen = Annotated[
 ]
 Centred = Annotated[
     bool, option("With --recording: subtract the global model's change from each update.", "--centred")
-]
-Records = Annotated[
-    Path | None,
-    option("With --recording: a CSV for the score of every candidate. It is as private as they are."),
 ]
 Preprocessing = Annotated[
     str | None,
@@ -110,9 +116,8 @@ Address = Annotated[
         metavar="ADDRESS",
     ),
 ]
-Trust = Annotated[
-    list[str] | None, option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
-]
+TRUST = option("A Python module whose code may be run; can be repeated.", metavar="MODULE")
+Trust = Annotated[Sequence[str], TRUST]
 Shown = Annotated[
     bool,
     option(
@@ -120,12 +125,10 @@ Shown = Annotated[
         "--show-reconstructions",
     ),
 ]
-Output = Annotated[
-    Path | None,
-    option(
-        "Folder for results and report. Interrupted work goes on there.",
-        "--output",
-        "-o",
-        show_default="a folder here, named after what is run",
-    ),
-]
+OUTPUT = option(
+    "Folder for results and report. Interrupted work goes on there.",
+    "--output",
+    "-o",
+    show_default="a folder here, named after what is run",
+)
+Output = Annotated[str | Path | None, OUTPUT]
