@@ -95,7 +95,7 @@ class SeenLayer:
 
     def attempt(self, records: Tensor, losses: Tensor, *, least: Tensor, evaluations: Tensor) -> Attempt:
         """The records as such can be, and the public mean where the loss is not ``least`` or less."""
-        failed = ~(losses <= least) | ~records.flatten(1).isfinite().all(1)
+        failed = ~(losses <= least) | ~losses.isfinite() | ~records.flatten(1).isfinite().all(1)
         said = projected(records.view(-1, *self.shape).to(self.game.mean.dtype), self.game)
         said = torch.where(failed.view(-1, *(1,) * (said.dim() - 1)), self.game.mean, said)
         return Attempt(said, losses, failed, evaluations)

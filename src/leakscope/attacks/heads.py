@@ -6,7 +6,7 @@ Paper 000 compares these five (B.1, figure 10) and uses the forest of 50 trees.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
@@ -25,7 +25,11 @@ Classifier = Any  # a scikit-learn estimator: fit, predict_proba, classes_
 
 
 class Head(Protocol):
-    """Settings that make a fresh classifier."""
+    """Settings that make a fresh classifier. ``votes``: from how many its probabilities are counted; None: it
+    computes them, however small."""
+
+    @property
+    def votes(self) -> float | None: ...
 
     def fresh(self, seed: int) -> Classifier: ...
 
@@ -36,6 +40,7 @@ class RandomForest:
 
     ``leaf`` is the fewest examples in a leaf; paper 001's attack has 100 trees and 5."""
 
+    votes: ClassVar[float | None] = 50.0
     trees: int = 50
     depth: int | None = None
     leaf: int = 1
@@ -53,6 +58,8 @@ class RandomForest:
 @dataclass(frozen=True)
 class NaiveBayes:
     """Gaussian naive Bayes."""
+
+    votes: ClassVar[float | None] = None
 
     def fresh(self, seed: int) -> Classifier:
         return make_pipeline(StandardScaler(), GaussianNB())
@@ -75,6 +82,8 @@ class _TowardsIdentity(BaseEstimator):  # type: ignore[misc]
 class LDA:
     """Linear discriminant analysis; the covariance is pulled towards the identity."""
 
+    votes: ClassVar[float | None] = None
+
     regularisation: float = 0.1
 
     def __post_init__(self) -> None:
@@ -90,6 +99,8 @@ class LDA:
 @dataclass(frozen=True)
 class QDA:
     """Quadratic discriminant analysis; each covariance is pulled towards the identity."""
+
+    votes: ClassVar[float | None] = None
 
     regularisation: float = 0.1
 
@@ -107,6 +118,8 @@ class QDA:
 class Perceptron:
     """Neural network with one hidden layer of 100."""
 
+    votes: ClassVar[float | None] = None
+
     hidden: int = 100
     epochs: int = 50
 
@@ -118,6 +131,8 @@ class Perceptron:
 @dataclass(frozen=True)
 class Logistic:
     """Logistic regression; ``strength`` is the inverse of the ridge penalty."""
+
+    votes: ClassVar[float | None] = None
 
     strength: float = 1.0
 

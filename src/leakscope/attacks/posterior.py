@@ -21,6 +21,7 @@ from leakscope.core.rng import fork, integer
 from leakscope.games.channels import without_noise
 
 FEWEST = 5  # rehearsed challenges of each value
+VOTES = 50.0  # of a classifier that does not say how it counts
 Array = np.ndarray
 Model = Callable[[Array], Array]  # features (t, f) -> probabilities (t, m)
 
@@ -31,17 +32,18 @@ class Posterior:
     joined by Bayes' rule and the prior enters once (equation 5).
 
     ``ordinal``: m-1 models of P(secret > i), for ordered secrets. ``votes``: probabilities are
-    smoothed as if counted from so many votes, (votes p + 1) / (votes + m), since forests say 0 and 1.
+    smoothed as if counted from so many votes, (votes p + 1) / (votes + m); None: from as many as the head
+    says, since forests say 0 and 1, and others say how small a chance is.
     """
 
     plays: ClassVar[tuple[str, ...]] = OF_VALUES
     head: Head | Classifier = field(default_factory=RandomForest)
     reduce: Reduction = field(default_factory=MaxPool)
     ordinal: bool = False
-    votes: float = 50.0
+    votes: float | None = None
 
     def __post_init__(self) -> None:
-        require(self.votes > 0, "Posterior.votes", "positive", self.votes)
+        require(self.votes is None or self.votes > 0, "Posterior.votes", "positive", self.votes)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
@@ -73,9 +75,12 @@ class Posterior:
         return guess
 
     def smoothed(self, said: Array) -> Array:
-        """Probabilities (t, m) as if counted from ``votes``: none is 0."""
+        """Probabilities (t, m) as if counted from ``votes``, or as they are: none is 0."""
         said = said.astype(np.float64)
-        return np.asarray((self.votes * said + 1) / (self.votes + said.shape[1]))
+        votes = getattr(self.head, "votes", VOTES) if self.votes is None else self.votes
+        if votes is None:
+            return np.asarray(np.maximum(said, np.finfo(np.float64).tiny))
+        return np.asarray((votes * said + 1) / (votes + said.shape[1]))
 
     def learn(self, features: Array, secrets: Array, m: int, rng: torch.Generator) -> Model:
         """The head fitted to features (t, f) of one round and their secrets."""

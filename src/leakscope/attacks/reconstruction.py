@@ -81,8 +81,8 @@ class DeepLeakage:
             start=torch.zeros(seen.trials, dtype=dtype),
         )
         found = Descent.of(torch.zeros(seen.trials, search.width, dtype=dtype))
-        for _ in range(1 + self.restarts):
-            again = (~(found.losses <= least)).nonzero()[:, 0]
+        for wave_number in range(1 + self.restarts):  # nobody is solved before the first search
+            again = (~(found.losses <= least) | (wave_number == 0)).nonzero()[:, 0]
             if not len(again):
                 break
             wave = lbfgs(

@@ -58,7 +58,7 @@ class Strongest:
             first, second = parted(replace(knowledge, trials=trials), cut)
         except DataError:
             return ()
-        view, secrets = unkeyed(second, deal).simulate(deal)
+        view, secrets = unkeyed(replace(second, trials=trials), deal).simulate(deal)
         judge = _JUDGES[self.by]
         return tuple(
             judge(attack(first, own)(view), secrets) for attack, own in zip(self.attacks, learn, strict=True)

@@ -38,7 +38,7 @@ class Pruning(Defense):
 
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         flat = flatten(layers)
-        kept = max(1, flat.shape[1] - int(self.rate * flat.shape[1]))
+        kept = max(1, flat.shape[1] - round(self.rate * flat.shape[1]))
         if kept == flat.shape[1]:
             return layers
         where = flat.abs().topk(kept, dim=1, sorted=False).indices
@@ -48,12 +48,18 @@ class Pruning(Defense):
 
 @dataclass(frozen=True)
 class Sign(Defense):
-    """Release the sign of every entry (SignSGD, paper 000, 6.1). There is no null setting."""
+    """Release the sign of every entry (SignSGD, paper 000, 6.1), one bit each: 0 is sent as +1.
+
+    ``ternary``: 0 stays 0, a third symbol that tells which units no record of a batch has moved. There is no
+    null setting."""
 
     processes: ClassVar[bool] = True
+    ternary: bool = False
 
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
-        return {name: tensor.sign() for name, tensor in layers.items()}
+        if self.ternary:
+            return {name: tensor.sign() for name, tensor in layers.items()}
+        return {name: torch.where(tensor < 0, -1.0, 1.0).to(tensor.dtype) for name, tensor in layers.items()}
 
 
 @dataclass(frozen=True)

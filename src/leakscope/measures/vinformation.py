@@ -33,7 +33,7 @@ def v_information(
     level: float = 0.95,
     rng: torch.Generator | None = None,
 ) -> Estimate:
-    """What the release told the attack family: mean log f(release) - log f(nothing), equation 5.
+    """What the release told the attack family: mean log f(release) - log f(nothing), equation 6.
 
     Of a secret with m values f is the probability given to the true one and f(nothing) its prior; the most
     is the prior's entropy. ``calibrate`` fits the probabilities, or scores, to the secrets by logistic

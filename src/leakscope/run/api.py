@@ -45,8 +45,9 @@ def audit(
     seeds: Annotated[
         int, options.count("Repetitions with new splits and training. Several show how results vary.")
     ] = 1,
-    rate: options.Rate = 0.01,
+    rate: options.Rate = 0.1,
     defenses: options.Defenses = (),
+    attack: options.Attack = None,
     dp: Table | None = None,
     output: options.Output = None,
     jobs: options.Jobs = None,
@@ -70,6 +71,7 @@ def audit(
         model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
         training={"rate": rate},
         defenses=[games.parse_part(text, "--defense", "Pruning:rate=0.99") for text in defenses],
+        attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
         dp=dp,
         batch=batch,
         rounds=rounds,

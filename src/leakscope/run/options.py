@@ -30,8 +30,8 @@ number = partial(option, metavar="X", show_default=True)
 count = partial(option, metavar="N", show_default=True, min=1)
 
 TRAINED = (  # options about a model that is trained for its audit
-    "--secret", "--user", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense", "--dp",
-    "--clip", "--noise", "--delta",
+    "--secret", "--user", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense", "--attack",
+    "--dp", "--clip", "--noise", "--delta",
 )  # fmt: skip
 RECORDED = ("--client", "--seen", "--centred", "--records", "--preprocessing")  # options about a recording
 
@@ -67,6 +67,14 @@ Defenses = Annotated[
         "adversary knows of it. Can be repeated.",
         "--defense",
         metavar="DEFENSE",
+    ),
+]
+Attack = Annotated[
+    str | Table | None,
+    option(
+        "The attack to play, such as Posterior or Joint:components=30 (see: leakscope list). Without it "
+        "several are tried on public records, and the strongest is played.",
+        metavar="ATTACK",
     ),
 ]
 Rounds = Annotated[int, count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]

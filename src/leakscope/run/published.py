@@ -79,7 +79,8 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
 
 def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> Entry:
     """A cell with no more rounds, trials, rehearsals and clients attacked than the quick settings have;
-    the trials of an audit of an attribute cost nothing and stay."""
+    the trials of an audit of an attribute cost nothing and stay. Where all observed rounds are later, the
+    first of them is reached and observed: another would not be what the cell is called."""
     game = cell["game"]
     if game["name"] == "AttributeAudit":
         return cell
@@ -87,8 +88,10 @@ def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> En
     if scored and "clients" in game:
         fewer["game"] = game | {"scored": min(scored, game.get("scored", game["clients"]))}
     if rounds := fewer.get("rounds", settings.get("rounds")):
-        seen = [r for r in cell.get("observe", ()) if r <= rounds]
-        fewer |= {"observe": seen or [rounds]} if "observe" in cell else {}
+        observe = cell.get("observe", ())
+        seen = [r for r in observe if r <= rounds]
+        if observe:
+            fewer |= {"observe": seen} if seen else {"observe": [min(observe)], "rounds": min(observe)}
     return cell | fewer
 
 

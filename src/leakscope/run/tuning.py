@@ -19,19 +19,16 @@ from leakscope.results.result import Result
 from leakscope.results.scores import tells
 from leakscope.run import sweep
 
-NOISE_AWARE: Table = {"name": "NoiseAware"}
-
 
 @dataclass(frozen=True)
 class DefenseFamily:
     """One kind of defense, from its weakest to its strongest sensible setting; ``table`` is the plan's
-    for a strength between, on a logarithmic scale. ``attacks`` are tried beside the cell's own."""
+    for a strength between, on a logarithmic scale."""
 
     name: str
     weakest: float
     strongest: float
     table: Callable[[float], Table]
-    attacks: tuple[Table, ...] = ()
 
     def at(self, share: float) -> Table:
         """The defense at a share of the way from weakest (0) to strongest (1)."""
@@ -53,10 +50,8 @@ FAMILIES = (
         },
     ),
     DefenseFamily("VIB", 1e-4, 10.0, lambda beta: {"name": "VIB", "beta": beta}),
-    DefenseFamily("Noise", 1e-3, 30.0, lambda std: {"name": "Noise", "std": std}, (NOISE_AWARE,)),
-    DefenseFamily(
-        "DPSGD", 1e-2, 100.0, lambda noise: {"name": "DPSGD", "clip": 2.0, "noise": noise}, (NOISE_AWARE,)
-    ),
+    DefenseFamily("Noise", 1e-3, 30.0, lambda std: {"name": "Noise", "std": std}),
+    DefenseFamily("DPSGD", 1e-2, 100.0, lambda noise: {"name": "DPSGD", "clip": 2.0, "noise": noise}),
 )
 
 
@@ -75,7 +70,7 @@ class Risk:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting that was tried: the worst of its attacks, and what it costs. ``ranks``: an attack's ranking
+    """One setting that was tried: what its attack gains, and what it costs. ``ranks``: the attack's ranking
     gives the secret away though its guesses do not, so that the advantage says nothing."""
 
     family: str
@@ -86,7 +81,7 @@ class Point:
     accuracy: Number | None  # of the task
     loss: float  # of accuracy against no defense
     error: str  # why it could not be measured, if so
-    results: tuple[Result[Any], ...]
+    result: Result[Any]
 
     def protects(self, risk: Risk) -> bool:
         """Whether it keeps the wanted advantage; what the page calls a leak is never enough."""
@@ -115,7 +110,7 @@ def search(
     """
     require(halvings >= 1, "tune.halvings", "at least 1", halvings)
     measure = partial(_point, cell=cell, seed=seed, folder=folder, trusted=tuple(trusted))
-    free = measure("none", None, (), None)
+    free = measure("none", None, None)
     if free.error:
         raise LeakscopeError(f"the undefended model cannot be measured: {free.error}")
     yield free
@@ -123,7 +118,7 @@ def search(
     while True:
         shares = [(family, _next(family, kept[family.name], halvings)) for family in families]
         calls = [
-            delayed(measure)(family.name, family.at(share), family.attacks, free.accuracy)
+            delayed(measure)(family.name, family.at(share), free.accuracy)
             for family, share in shares
             if share is not None
         ]
@@ -152,9 +147,8 @@ def confirm(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: S
     """The chosen setting again on a victim, records and trials that the choice did not see; where they cannot
     be measured its ``error`` says why."""
     measure = partial(_point, cell=cell, seed=seed, folder=folder, trusted=tuple(trusted))
-    free = measure("none", None, (), None)
-    attacks = next(family.attacks for family in FAMILIES if family.name == point.family)
-    again = measure(point.family, point.defense, attacks, free.accuracy)
+    free = measure("none", None, None)
+    again = measure(point.family, point.defense, free.accuracy)
     return again if again.error or not free.error else free
 
 
@@ -166,7 +160,6 @@ def choose(points: Sequence[Point], risk: Risk) -> Point | None:
 def _point(
     family: str,
     defense: Table | None,
-    attacks: tuple[Table, ...],
     free: Number | None,
     *,
     cell: Cell,
@@ -174,26 +167,19 @@ def _point(
     folder: Path,
     trusted: tuple[str, ...],
 ) -> Point:
-    """Play one setting with every attack, or read what was played; the worst advantage counts."""
-    results = []
-    for attack in (cell.attack, *attacks):
-        settings = {"defense": defense, "attack": attack, "adaptive": True, "id": _name(defense)}
-        variant = cell.model_copy(update=settings)
-        result = store.load(folder, variant.key(seed))
-        if result is None or result.error:
-            result = sweep.run_cell(variant, seed, folder, trusted, 1)
-        results.append(result)
-    failed = next((result.error for result in results if result.error), "")
-    if failed:  # a setting that cannot be trained protects nothing that is of use
-        return Point(family, defense or {}, 1.0, 1.0, False, None, 1.0, failed, tuple(results))
-    tables = [{(n.about, n.measure): n for n in numbers(result)} for result in results]
-    gains = [table["leakage", "advantage"] for table in tables]
-    worst = max(gains, key=lambda number: number.high or 0.0)
-    ranks = any(_ranks(table["leakage", "advantage"], table["leakage", "auroc"]) for table in tables)
-    worth = tables[0]["utility", "accuracy"]
+    """Play one setting, or read what was played."""
+    variant = cell.model_copy(update={"defense": defense, "adaptive": True, "id": _name(defense)})
+    result = store.load(folder, variant.key(seed))
+    if result is None or result.error:
+        result = sweep.run_cell(variant, seed, folder, trusted, 1)
+    if result.error:  # a setting that cannot be trained protects nothing that is of use
+        return Point(family, defense or {}, 1.0, 1.0, False, None, 1.0, result.error, result)
+    table = {(n.about, n.measure): n for n in numbers(result)}
+    gain, worth = table["leakage", "advantage"], table["utility", "accuracy"]
     loss = (free.value or 0.0) - (worth.value or 0.0) if free else 0.0
-    high = worst.high if worst.high is not None else 1.0
-    return Point(family, defense or {}, worst.value or 0.0, high, ranks, worth, loss, "", tuple(results))
+    high = gain.high if gain.high is not None else 1.0
+    ranks = _ranks(gain, table["leakage", "auroc"])
+    return Point(family, defense or {}, gain.value or 0.0, high, ranks, worth, loss, "", result)
 
 
 def _ranks(gain: Number, area: Number) -> bool:

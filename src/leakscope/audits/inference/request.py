@@ -178,18 +178,19 @@ def document(
     and distributional inference with it taken out, user inference if a column says who is who.
 
     Each again under every one of ``defenses``, against an adversary who knows it. Every game is played by the
-    strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit of one attribute's epsilon. With a ``user`` all records are split by person."""
+    strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit
+    of one attribute's epsilon. With a ``user`` all records are split by person."""
     records.secret(secret)
     table = {**table, "by": user} if user else table
     width = 3 if records.columns else 10
     cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch)
-    cells = [cell | {"attack": attack or attacks_on(cell["game"], width=width)} for cell in cells]
     for defense in defenses:
         cells += [
             cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
             for cell in cells
             if "defense" not in cell
         ]
+    cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
     if user:
@@ -207,15 +208,17 @@ def document(
     return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
 
 
-def attacks_on(game: Table, *, width: int) -> Table:
-    """The attacks among which the strongest plays a game: ours in closed form, and the papers'."""
+def attacks_on(cell: Table, *, width: int) -> Table:
+    """The attacks among which the strongest plays a cell: ours in closed form, and the papers'."""
+    game = cell["game"]
     pooled = {"name": "MaxPool", "width": width}
     ordinal = {"ordinal": True} if "column" in game else {}
     attacks: list[Table] = [
         {"name": "Joint"} | ordinal,
         {"name": "Posterior", "reduce": pooled} | ordinal,
-        {"name": "NoiseAware"} | ordinal,
     ]
+    if "defense" in cell:
+        attacks.append({"name": "NoiseAware"} | ordinal)
     if "user" in game:
         components = {"name": "PCA", "components": 200}
         attacks = [{"name": "PLDA"}, {"name": "PLDA", "reduce": components}, {"name": "Prototype"}]
