@@ -13,7 +13,7 @@ from leakscope.core import files
 from leakscope.core.errors import LeakscopeError, StoreError
 from leakscope.report import plot
 from leakscope.report.page import order_verdicts
-from leakscope.report.pages import fill, marked, number, percent
+from leakscope.report.pages import fill, marked, name_measure, number, percent
 from leakscope.results import gate, store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -39,11 +39,6 @@ class Run:
     results: int
     missing: int = 0  # results that its plan asks for and nobody has run
     gate: str = ""  # the verdict of the gate, in a word
-
-
-def name_measure(measure: str) -> str:
-    """A measure as people say it."""
-    return MEASURES[measure].title if measure in MEASURES else measure
 
 
 def say(verdict: Verdict) -> tuple[str, str, str]:

@@ -88,10 +88,19 @@ def plural(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def name_measure(measure: str) -> str:
+    """A measure as people say it."""
+    return MEASURES[measure].title if measure in MEASURES else measure.replace("_", " ")
+
+
+def interval(average: Average, write: Callable[[float], str]) -> str:
+    """``83.1% (82.4% to 83.8%)``, each number as ``write`` has it."""
+    return f"{write(average.value)} ({write(average.low)} to {write(average.high)})"
+
+
 def shown(name: str, average: Average) -> str:
     """A measure in words: its value and interval, in percent where it is a share."""
-    say = percent if name in MEASURES and MEASURES[name].percent else number
-    return f"{say(average.value)} ({say(average.low)} to {say(average.high)})"
+    return interval(average, percent if name in MEASURES and MEASURES[name].percent else number)
 
 
 def _template(name: str) -> str | None:

@@ -3,7 +3,7 @@
 from leakscope.results.gate.appetite import Appetite, Declared, Limit, parse, read
 from leakscope.results.gate.readings import complete, read_results
 from leakscope.results.gate.verdict import APPETITE, GateVerdict, Judgement, LimitVerdict, judge, judge_kept
-from leakscope.results.gate.words import as_json, as_section, as_text
+from leakscope.results.gate.words import as_json, as_text
 
 __all__ = [
     "APPETITE",
@@ -14,7 +14,6 @@ __all__ = [
     "Limit",
     "LimitVerdict",
     "as_json",
-    "as_section",
     "as_text",
     "complete",
     "judge",
