@@ -40,6 +40,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def short(value: float) -> str:
+    """Three digits, with a power of ten where it is far from 1."""
+    return f"{value:.3g}".replace("-", "−")
+
+
 def certified(value: float) -> str:
     """As `significant`, but never more than was certified."""
     if value <= 0:
@@ -96,6 +101,14 @@ def name_measure(measure: str) -> str:
 def interval(average: Average, write: Callable[[float], str]) -> str:
     """``83.1% (82.4% to 83.8%)``, each number as ``write`` has it."""
     return f"{write(average.value)} ({write(average.low)} to {write(average.high)})"
+
+
+def write_measure(name: str, value: float | None) -> str:
+    """In percent, or with as many digits as the size of such numbers asks for."""
+    measure = MEASURES[name]
+    if measure.percent:
+        return percent(value)
+    return significant(value) if math.isinf(measure.most) else number(value, 3 if measure.most <= 1 else 1)
 
 
 def shown(name: str, average: Average) -> str:

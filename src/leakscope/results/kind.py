@@ -183,27 +183,27 @@ def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str =
 class Runs(Generic[F]):
     """The results of one cell, by seed. Without ``founds`` every seed failed."""
 
-    results: tuple[Result[F], ...]
+    runs: tuple[Result[F], ...]
 
     @property
     def cell(self) -> Cell:
-        return self.results[0].cell
+        return self.runs[0].cell
 
     @property
     def founds(self) -> list[F]:
-        return [result.found for result in self.results if result.found is not None and not result.error]
+        return [run.found for run in self.runs if run.found is not None and not run.error]
 
     @property
     def keys(self) -> list[str]:
         """Of the results that were measured."""
-        return [result.key for result in self.results if result.found is not None and not result.error]
+        return [run.key for run in self.runs if run.found is not None and not run.error]
 
     @property
     def failures(self) -> list[str]:
         """A sentence for each seed that failed."""
         kept = " and is in no number here" if self.founds else ""
-        lost = [result for result in self.results if result.found is None or result.error]
-        return [f"seed {r.seed} failed{kept}: {r.error or 'nothing was measured'}" for r in lost]
+        lost = [run for run in self.runs if run.found is None or run.error]
+        return [f"seed {run.seed} failed{kept}: {run.error or 'nothing was measured'}" for run in lost]
 
 
 def by_cell(results: Iterable[Result[F]]) -> list[list[Result[F]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,6 +15,7 @@ from leakscope.results.averages import Average, average
 
 Bound = Literal["estimate", "lower", "upper"]
 T = TypeVar("T")
+BASE64 = r"^[A-Za-z0-9+/]+={0,2}$"
 ROUNDED = 1e-9  # beyond the end of a range, where sums are
 
 
@@ -29,6 +30,14 @@ class FrozenModel(BaseModel):
         validate_by_name=True,
         protected_namespaces=(),
     )
+
+
+class RebuiltPicture(FrozenModel):
+    """A record and what was rebuilt of it, as PNG in base64: private."""
+
+    original: Annotated[str, Field(pattern=BASE64)]
+    reconstruction: Annotated[str, Field(pattern=BASE64)]
+    ssim: float | None
 
 
 @dataclass(frozen=True)

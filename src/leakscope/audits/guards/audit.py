@@ -20,7 +20,6 @@ from leakscope.audits.guards.found import (
     GuardsFound,
     Information,
     Judged,
-    RebuiltPicture,
     Seconds,
     SecretMap,
     Theorem,
@@ -40,6 +39,7 @@ from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
 from leakscope.measures.theorems import conditional_entropy, inference_accuracy
+from leakscope.results.scores import RebuiltPicture
 
 Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
 

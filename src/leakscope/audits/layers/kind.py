@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.attacks.family import Family
@@ -22,7 +22,7 @@ from leakscope.core.nouns import Defense, Estimate
 from leakscope.core.tables import construct
 from leakscope.games.channels import GradientChannel
 from leakscope.measures.utility import accuracy
-from leakscope.results.cell import Cell, Table, words
+from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Kind, Measured, TableEntry, World
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
@@ -40,7 +40,7 @@ class LayersKind:
     def ask(self, cell: Cell) -> Asked:
         """An adversary who sees a layer knows what is done to it."""
         secrets = tuple(map(str, cell.game.get("secrets", ())))
-        shields = tuple(_tables(cell.defense))
+        shields = tuple(list_shields(cell.defense))
         return Asked(
             secrets=secrets + ((INPUTS,) if cell.game.get("images") else ()),
             questions=(QUESTION,),
@@ -141,18 +141,6 @@ class LayersKind:
 def _prepare(world: World) -> tuple[LayerAudit, Parts]:
     audit: LayerAudit = construct(world.cell.game, "audit", trusted=world.trusted)
     return audit, split(world, standardise=world.records.x.dim() != 4)  # pictures stay between 0 and 1
-
-
-def _tables(value: object) -> Iterator[Table]:
-    """Every defense that a plan's table names, those inside others too."""
-    if isinstance(value, Mapping):
-        if "name" in value:
-            yield dict(value)
-        for inner in value.values():
-            yield from _tables(inner)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tables(item)
 
 
 def _part(found: LayersFound, key: str, names: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.audits.membership.found import MembershipFound
@@ -11,7 +11,7 @@ from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.core.tables import construct
-from leakscope.results.cell import Cell, Table, words
+from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
@@ -26,7 +26,7 @@ class MembershipKind:
     def ask(self, cell: Cell) -> Asked:
         """The attacks are told of no defense; what the clients of a recording had in place nobody says."""
         game = cell.game
-        shields = tuple(_inside((cell.defense, game.get("upload"))))
+        shields = tuple(list_shields([cell.defense, game.get("upload")]))
         if (virtual := game.get("virtual", 1)) != 1:
             shields += ({"name": "virtual clients", "in each": virtual},)
         protected = None if "recording" in game else bool(shields)
@@ -84,14 +84,6 @@ class MembershipKind:
 def _audit(world: World) -> MembershipAudit | RecordingAudit:
     audit: MembershipAudit | RecordingAudit = construct(world.cell.game, "audit", trusted=world.trusted)
     return audit
-
-
-def _inside(tables: Sequence[object]) -> Iterator[Table]:
-    """Every defense among them, and those inside others."""
-    for table in tables:
-        if isinstance(table, Mapping) and table.get("name"):
-            yield dict(table)
-            yield from _inside([*(table.get("defenses") or ()), table.get("defense")])
 
 
 KIND = MembershipKind()

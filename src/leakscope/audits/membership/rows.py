@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leakscope.audits.membership.view import AttackOverSeeds, Federation, Site
-from leakscope.report.pages import number, percent
+from leakscope.report.pages import percent, write_measure
 from leakscope.report.plot import VACUOUS
 from leakscope.results.averages import Average, needed, thinned
 from leakscope.results.chapter import SEVERITIES
@@ -50,13 +50,15 @@ class Row:
 
 def attack_rows(federation: Federation) -> list[Row]:
     """Every attack, and what needs none."""
-    guessing = Row("Guessing", (), tuple(ClientRow(_write(name, MEASURES[name].chance)) for name in NAMES))
+    guessing = Row(
+        "Guessing", (), tuple(ClientRow(write_measure(name, MEASURES[name].chance)) for name in NAMES)
+    )
     return [*(_attack_row(federation, attack) for attack in federation.attacks), guessing]
 
 
 def _attack_row(federation: Federation, attack: AttackOverSeeds) -> Row:
-    uses = USES.get(attack.uses or "", "")
-    knows = LABELS.get(attack.label or "", "")
+    uses = USES.get(attack.first.uses or "", "")
+    knows = LABELS.get(attack.first.label or "", "")
     taught = "More knowledge: taught by half of the members" if attack.taught else ""
     remarks = (taught, "; ".join(part for part in (uses, knows) if part))
     averages = dict(attack.scores.present())
@@ -107,35 +109,23 @@ def _entry(
     if average is None:
         return ClientRow("–")
     std = dict(deviation.present()).get(name) if deviation else None
-    spread = f" ± {_write(name, std)}" if std is not None else ""
-    return ClientRow(_write(name, average.value) + spread, _between(name, average), remark)
-
-
-def _write(name: str, value: float | None) -> str:
-    measure = MEASURES[name]
-    if measure.percent:
-        return percent(value)
-    return number(value, 3 if measure.most <= 1 else 1)
+    spread = f" ± {write_measure(name, std)}" if std is not None else ""
+    return ClientRow(write_measure(name, average.value) + spread, _between(name, average), remark)
 
 
 def _between(name: str, average: Average) -> str:
-    return f"{_write(name, average.low)} to {_write(name, average.high)}"
-
-
-def _needed(federation: Federation, name: str, average: Average | None) -> int | None:
-    """How many judged non-members a lower limit above 0 takes, where there were fewer; over several seeds,
-    how many it takes to allow one false alarm."""
-    if name not in RARE or average is None:
-        return None
-    one = average.seeds == 1
-    wanted = needed(average.level, RARE[name]) if one else round(1 / RARE[name])
-    return wanted if federation.founds[0].judged < wanted and (not one or average.low == 0) else None
+    return f"{write_measure(name, average.low)} to {write_measure(name, average.high)}"
 
 
 def _too_few(federation: Federation, name: str, average: Average | None) -> str:
-    wanted = _needed(federation, name, average)
-    if average is None or wanted is None:
+    """Where fewer non-members were judged than a lower limit above 0 takes, or, over several seeds, than it
+    takes to allow one false alarm."""
+    if name not in RARE or average is None:
         return ""
-    vague = average.seeds > 1 or average.high >= VACUOUS
-    reason = f"takes {wanted:,} non-members, {federation.founds[0].judged:,} were judged"
+    one, judged = average.seeds == 1, federation.first.judged
+    wanted = needed(average.level, RARE[name]) if one else round(1 / RARE[name])
+    if judged >= wanted or (one and average.low > 0):
+        return ""
+    vague = not one or average.high >= VACUOUS
+    reason = f"takes {wanted:,} non-members, {judged:,} were judged"
     return f"{NOT_ENOUGH}: {reason}" if vague else f"no lower limit: {reason}"

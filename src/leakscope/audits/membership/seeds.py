@@ -19,8 +19,8 @@ from leakscope.audits.membership.view import (
 from leakscope.core.nouns import Estimate
 from leakscope.measures.success import over_seeds
 from leakscope.results.averages import Average, average, mean, mean_roc
-from leakscope.results.cell import Table, differences, stable
-from leakscope.results.kind import by_cell
+from leakscope.results.cell import Table, differences, group_by, stable
+from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
 
@@ -30,10 +30,8 @@ AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lowe
 
 def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
     """The audits of federations by dataset, the worst first."""
-    groups: dict[str, list[Federation]] = {}
-    for runs in by_cell(results):
-        data = runs[0].cell.data
-        groups.setdefault(stable([data.get("name"), data.get("path")]), []).append(_federation(runs))
+    federations = [_federation(tuple(runs)) for runs in by_cell(results)]
+    groups = group_by(federations, lambda one: stable([one.cell.data.get(k) for k in ("name", "path")]))
     every = [Watch(group[0].cell.source, tuple(_order(group))) for group in groups.values()]
     every.sort(key=lambda watch: watch.worst.worst_first)
     numbers = count(1)
@@ -45,9 +43,8 @@ def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
 
 def _order(group: Sequence[Federation]) -> list[Federation]:
     """Kin together, the worst kin first; in each, no defense before the defenses."""
-    kin: dict[str, list[Federation]] = {}
-    for one, differs in zip(group, differences([_settings(one) for one in group], ()), strict=True):
-        kin.setdefault(one.victim, []).append(replace(one, differs=differs))
+    told = zip(group, differences([_settings(one) for one in group], ()), strict=True)
+    kin = group_by((replace(one, differs=differs) for one, differs in told), lambda one: one.victim)
     families = sorted(kin.values(), key=lambda family: min(one.worst_first for one in family))
     return [
         one
@@ -65,29 +62,15 @@ def _settings(one: Federation) -> Table:
     return both | ({"recording": one.recorded} if one.recorded else {})
 
 
-def _federation(results: Sequence[Result[MembershipFound]]) -> Federation:
-    runs = [(result.key, result.found) for result in results if result.found and not result.error]
-    founds = tuple(found for _, found in runs)
+def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
+    founds = Runs(results).founds
     utility = average_worth([found.utility for found in founds])
     doubts = tuple(_doubts(founds, utility))
     few = min((found.judged for found in founds), default=0) < FEWEST
     tables = list(zip(*(found.attacks for found in founds), strict=True))
-    return Federation(
-        cell=results[0].cell,
-        keys=tuple(key for key, _ in runs),
-        founds=founds,
-        failures=tuple(
-            (result.seed, result.error or "nothing was measured")
-            for result in results
-            if result.error or not result.found
-        ),
-        attacks=tuple(_average_attack(same, few, not doubts) for same in tables),
-        sites=tuple(
-            sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
-        ),
-        utility=utility,
-        doubts=doubts,
-    )
+    sites = sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
+    attacks = tuple(_average_attack(same, few, not doubts) for same in tables)
+    return Federation(results, attacks, tuple(sites), utility, doubts)
 
 
 def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
@@ -125,8 +108,7 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
         auroc=scores.auroc,
         few=few,
         sound=sound,
-        uses=first.uses,
-        label=first.label,
+        first=first,
         games=games,
         scores=scores,
         deviation=Scores[float].model_validate(deviation),

@@ -11,9 +11,9 @@ from leakscope.audits.guards.found import GuardsFound
 from leakscope.audits.guards.page import chart
 from leakscope.audits.guards.page.measures import list_measures
 from leakscope.audits.guards.page.pages import RECOGNISED, GuardPage, group_pages
-from leakscope.audits.guards.page.words import between, give_verdict, name_attack, refute, write_cell
+from leakscope.audits.guards.page.words import give_verdict, name_attack, refute
 from leakscope.report import plot
-from leakscope.report.pages import fill, marked, plural
+from leakscope.report.pages import fill, interval, marked, percent, plural, write_measure
 from leakscope.report.plot.panel import Mark
 from leakscope.results.averages import Curve, thinned
 from leakscope.results.chapter import RULES, SEVERE, Chapter
@@ -56,7 +56,7 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
         thin=lambda curve: thinned(curve, POINTS),
         list_measures=list_measures,
         name_attack=name_attack,
-        write_cell=write_cell,
+        write_measure=write_measure,
         refute=refute,
     )
     assumed = Markup(
@@ -81,6 +81,6 @@ def _draw_roc(page: GuardPage, points: Curve) -> Markup:
     marks = []
     if hits:
         whisker = hits.value, hits.low, hits.high
-        marks.append((0.01, whisker, f"at 1%: {between(hits, percent=True)}"))
+        marks.append((0.01, whisker, f"at 1%: {interval(hits, percent)}"))
     title = f"ROC curve, {page.title}, {one.label}"
     return Markup(plot.roc(points, marks=marks, title=title, hits="members named"))

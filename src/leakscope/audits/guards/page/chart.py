@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from leakscope.audits.guards.page.measures import Scatter, TriedAverage
 from leakscope.audits.guards.page.pages import GuardPage, GuardSetting
-from leakscope.audits.guards.page.words import between, written
+from leakscope.report.pages import interval, percent
+from leakscope.report.pages import number as number_text
 from leakscope.report.plot import cloud
 from leakscope.report.plot.frame import Axis, frame, linear
 from leakscope.report.plot.panel import Curve, Mark, Panel, draw
@@ -33,7 +34,7 @@ def marks(page: GuardPage) -> list[tuple[Mark, str]]:
         shape = one.family + 1 if one else 0 if none else number - len(settings)
         words, kind = (one.strength, one.kind) if one else (label, "")
         if attack and worth:
-            tip = f"{words}: {between(attack, percent=False)}, {written(worth.value, percent=True)}"
+            tip = f"{words}: {interval(attack, number_text)}, {percent(worth.value)}"
             place = attack.value, worth.value, tip, shape, bool(one) or none
             sides = (attack.low, attack.high), (worth.low, worth.high)
             found.append((Mark(*place, *sides, words=words, number=number), kind))
@@ -73,7 +74,7 @@ def information(family: Sequence[tuple[GuardSetting, Mapping[str, Average]]], ti
         known = [(one, found[name]) for one, found in family if name in found]
         curves.append(Curve([(one.lam or 0.0, average.value) for one, average in known]))
         for one, a in known:
-            tip = f"{name}, {one.strength}: {between(a, percent=False)} nats"
+            tip = f"{name}, {one.strength}: {interval(a, number_text)} nats"
             points.append(Mark(one.lam or 0.0, a.value, tip, place + 1, not place, up=(a.low, a.high)))
     panel = Panel(frame(across, linear([0.0, *ends], "nats", pad=0.06, grid=True)), points, curves)
     desc = "Estimated information about the secret in the representation, by lambda. Data below."

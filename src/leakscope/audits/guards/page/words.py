@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.guards.page.measures import (
@@ -13,8 +12,7 @@ from leakscope.audits.guards.page.measures import (
     found_by,
 )
 from leakscope.audits.guards.page.pages import GuardPage, GuardSetting, read
-from leakscope.report.pages import number, percent, significant
-from leakscope.results.averages import Average
+from leakscope.report.pages import interval, number, percent, short
 from leakscope.results.chapter import LEAKS, Verdict
 from leakscope.results.scores import MEASURES
 
@@ -24,7 +22,7 @@ FAR = 0.05  # how far below a fresh attack a stale one is said to be misleading,
 def give_verdict(page: GuardPage) -> Verdict:
     """The answer about one secret: what is left of it by the guard with the best trade-off."""
     about, anchor = f"What a guard leaves of {page.title}", f"guards-{page.number}"
-    failed = tuple(_failures(page))
+    failed = tuple(f"{one.label}: {text}" for one in page.settings for text in one.failures)
     if page.best is None:
         return Verdict("failed", about, page.data, "It is not known: the measurement failed.", failed, anchor)
     one, judged = page.best
@@ -78,31 +76,6 @@ def list_notes(page: GuardPage) -> Iterator[str]:
     yield from (text for text in doubts if text)
 
 
-def _failures(page: GuardPage) -> Iterator[str]:
-    for one in page.settings:
-        kept = " and is in no number here" if one.found else ""
-        yield from (f"{one.label}: seed {seed} failed{kept}: {reason}" for seed, reason in one.failures)
-
-
-def between(average: Average, *, percent: bool) -> str:
-    """``83.1% (82.4% to 83.8%)`` or ``0.913 (0.905 to 0.921)``."""
-    value, low, high = (written(part, percent=percent) for part in (average.value, average.low, average.high))
-    return f"{value} ({low} to {high})"
-
-
-def written(value: float, *, percent: bool) -> str:
-    return (f"{value:.1%}" if percent else f"{value:.3f}").replace("-", "−")
-
-
-def write_cell(measure: str, average: Average | None) -> tuple[str, str]:
-    """A number of a table and its interval: in percent, or with as many digits as its size asks for."""
-    if average is None:
-        return "–", ""
-    known = MEASURES[measure]
-    write = percent if known.percent else number if math.isfinite(known.most) else significant
-    return write(average.value), f"{write(average.low)} to {write(average.high)}"
-
-
 def name_attack(attack: AttackAverage) -> str:
     """How it asks, and by how many seeds it was chosen."""
     often = "" if attack.queries == 1 else f", {attack.queries} draws of the noise averaged"
@@ -129,21 +102,16 @@ def describe(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> str:
         text = f"{chosen} rebuilds records with {_likeness(attack)}"
     else:
         guess = f"; guessing: {attack.guessing:.1%}" if attack.guessing is not None else ""
-        right = between(attack.scores.success, percent=True)
+        right = interval(attack.scores.success, percent)
         auroc = attack.scores.auroc
-        ranked = f"; AUROC {between(auroc, percent=False)}" if auroc else ""
+        ranked = f"; AUROC {interval(auroc, number)}" if auroc else ""
         text = f"{chosen} {_aim(page)} in {right} of cases{guess}{ranked}"
     return f"With {one.label}, {text}. {_worth(judged.tried)}In brackets: {level:.0%} intervals."
 
 
 def _likeness(attack: AttackAverage) -> str:
     names = {"ssim": "SSIM", "psnr": "PSNR", "mse": "mean squared error"}
-    return ", ".join(f"{names[n]} {_short(a)}" for n, a in attack.estimates.items() if n in names)
-
-
-def _short(average: Average) -> str:
-    value, low, high = (f"{v:.3g}".replace("-", "−") for v in (average.value, average.low, average.high))
-    return f"{value} ({low} to {high})"
+    return ", ".join(f"{names[n]} {interval(a, short)}" for n, a in attack.estimates.items() if n in names)
 
 
 def _worth(tried: TriedAverage) -> str:
@@ -151,7 +119,7 @@ def _worth(tried: TriedAverage) -> str:
         return ""
     common = tried.task.majority
     beside = f"; always the most common label: {common:.1%}" if common is not None else ""
-    return f"Task accuracy {between(tried.accuracy, percent=True)}{beside}. "
+    return f"Task accuracy {interval(tried.accuracy, percent)}{beside}. "
 
 
 def _beside(page: GuardPage, judged: JudgedAverage) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from leakscope.audits.layers.page.maps import LayerMap
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
 from leakscope.audits.layers.page.order import informed, nats, order, rebuilt, scaled
+from leakscope.report.pages import interval, short
 from leakscope.report.plot.frame import Axis, categories, frame, wrap
 from leakscope.report.plot.panel import Curve, Mark, Panel, draw
 from leakscope.results.averages import Average
@@ -51,10 +52,9 @@ def chart(one: LayerMap, title: str) -> str:
 
 def _extras(one: LayerMap) -> list[tuple[str, str, str]]:
     """Columns beside the layers: all of them together, and what needs no layer."""
-    secrets, original = drawn(one), one.found.original
-    whole = any(latent.together for latent in secrets) or bool(original and original.whole)
-    labels = any(latent.labels for latent in secrets)
-    return [("all", "layers", "at once")] * whole + [("labels", "counted,", "no layer")] * labels
+    secrets = bool(one.found.latent)
+    whole = secrets or one.found.original is not None
+    return [("all", "layers", "at once")] * whole + [("labels", "counted,", "no layer")] * secrets
 
 
 def _count(parameters: int) -> str:
@@ -81,19 +81,17 @@ def _inputs(one: LayerMap) -> Sketch | None:
     return _sensitive(one.found.sensitivity[norm], NORMS[norm], one) if norm else None
 
 
-def _rebuilt(original: Original, one: LayerMap) -> Sketch | None:
+def _rebuilt(original: Original, one: LayerMap) -> Sketch:
     places = {layer: i for i, layer in enumerate(one.found.names)}
     best = informed(rebuilt(original))
     marks = []
-    for each in (*original.sets, *([original.whole] if original.whole else [])):
+    for each in original.views:
         whole = each is original.whole
-        columns = [len(places)] if whole else [places[name] for name in each.layers if name in places]
-        filled = bool(best and each.name == best.first and each.risk.shown)
-        if columns:
-            tip, span = _tip(each.name, "inputs", each.risk), (min(columns), max(columns))
-            marks.append(_mark(span, each.risk.information, original.most, tip, filled))
-    title = "original: the inputs themselves, rebuilt from the layers under each line"
-    return (title, marks, []) if marks else None
+        columns = [len(places)] if whole else [places[name] for name in each.layers]
+        filled = bool(best and each.name == best.first and each.shown)
+        tip, span = _tip(each.name, "inputs", each), (min(columns), max(columns))
+        marks.append(_mark(span, each.information, original.most, tip, filled))
+    return "original: the inputs themselves, rebuilt from the layers under each line", marks, []
 
 
 def _sensitive(values: Mapping[str, Average], name: str, one: LayerMap) -> Sketch | None:
@@ -104,29 +102,27 @@ def _sensitive(values: Mapping[str, Average], name: str, one: LayerMap) -> Sketc
     for i, layer in enumerate(one.found.names):
         if layer in values:
             value = values[layer]
-            tip = f"{layer}: {value.value:.3g} ({value.low:.3g} to {value.high:.3g})"
+            tip = f"{layer}: {interval(value, short)}"
             marks.append(_mark((i, i), value, place.highest.value, tip, layer == place.first))
     return f"inputs were not rebuilt; {name}, share of the largest", marks, []
 
 
 def _secrets(one: LayerMap) -> Sketch | None:
-    secrets, heads = drawn(one), [extra[0] for extra in _extras(one)]
+    secrets, spans, end = drawn(one), one.found.spans, len(one.found.names)
     marks = []
     for slot, latent in enumerate(secrets):
         place = informed(latent.layers)
-        beside = {"all": ("all layers", latent.together), "labels": ("labels counted", latent.labels)}
-        views: list[tuple[str, Risk | None, tuple[int, int] | None]]
-        views = [(name, risk, one.found.columns(name)) for name, risk in latent.layers.items()]
-        for i, head in enumerate(heads, start=len(one.found.names)):
-            views.append((*beside[head], (i, i)))
+        views: list[tuple[str, Risk, tuple[int, int]]]
+        views = [(name, risk, spans[name]) for name, risk in latent.layers.items()]
+        views.append(("all layers", latent.together, (end, end)))
+        views.append(("labels counted", latent.labels, (end + 1, end + 1)))
         for name, risk, columns in views:
-            if risk and columns:
-                filled = bool(place and name == place.first and risk.shown)
-                mark = _mark(columns, risk.information, latent.most, _tip(name, latent.secret, risk), filled)
-                shift = STEP * (slot - (len(secrets) - 1) / 2)
-                marks.append(replace(mark, shape=slot + 1, shift=shift))
-    places = {name: one.found.columns(name) for name in one.found.trend if len(secrets) > 1}
-    trend = [(float(columns[0]), one.found.trend[name]) for name, columns in places.items() if columns]
+            filled = bool(place and name == place.first and risk.shown)
+            mark = _mark(columns, risk.information, latent.most, _tip(name, latent.secret, risk), filled)
+            shift = STEP * (slot - (len(secrets) - 1) / 2)
+            marks.append(replace(mark, shape=slot + 1, shift=shift))
+    curve = one.found.trend if len(secrets) > 1 else {}
+    trend = [(float(spans[name][0]), share) for name, share in curve.items()]
     title = "latent: secrets that the model is not trained for" + "; the line is their trend" * bool(trend)
     return (title, marks, [Curve(trend)] if trend else []) if marks else None
 

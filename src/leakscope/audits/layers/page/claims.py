@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from leakscope.audits.layers.found import Correlation, Layer
 from leakscope.audits.layers.page.measures import Latent, LayersAverage
 from leakscope.audits.layers.page.order import amount, informed, nats, order, rebuilt
+from leakscope.report.pages import interval, short
 from leakscope.results.averages import Average
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -112,9 +113,9 @@ def _of_sensitivity(found: LayersAverage) -> Claim:
     if place is None:
         return Claim(text, OPEN, "Not measured.")
     first = found.names[0]
-    numbers = f"Highest: {place.first}, {_between(place.highest)}."
+    numbers = f"Highest: {place.first}, {interval(place.highest, short)}."
     if first != place.first and first in values:
-        numbers += f" {first}: {_between(values[first])}."
+        numbers += f" {first}: {interval(values[first], short)}."
     return Claim(text, _highest(values, first), numbers)
 
 
@@ -122,17 +123,14 @@ def _of_correlation(correlations: Sequence[Correlation]) -> Claim:
     low, high = PUBLISHED
     text = f"The measures without an attack follow the information: r = {low} to {high}."
     own = [one for one in correlations if one.measure in COMPARED]
-    numbers = [f"{one.measure} with {one.target}: {_ranged(one)}" for one in own]
+    numbers = [
+        f"{one.measure} with {one.target}: {one.r:.2f} ({one.low:.2f} to {one.high:.2f}, n = {one.n})"
+        for one in own
+    ]
     rest = [f"{one.measure} {one.r:.2f}" for one in correlations if one.measure in CONTROLS]
     if own and rest:
-        numbers.append(f"what width or chance give: {', '.join(rest)}".replace("-", "−"))
+        numbers.append(f"what width or chance give: {', '.join(rest)}")
     verdicts = [FAILS if one.high < low else HOLDS if one.low > 0 else OPEN for one in own]
-    return Claim(text, _together(verdicts), "; ".join(numbers) + "." if own else "Not measured.")
-
-
-def _ranged(one: Correlation) -> str:
-    return f"{one.r:.2f} ({one.low:.2f} to {one.high:.2f}, n = {one.n})".replace("-", "−")
-
-
-def _between(average: Average) -> str:
-    return f"{average.value:.3g} ({average.low:.3g} to {average.high:.3g})".replace("-", "−")
+    return Claim(
+        text, _together(verdicts), "; ".join(numbers).replace("-", "−") + "." if own else "Not measured."
+    )
