@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from leakscope.core.errors import LeakscopeError
 from leakscope.core.tables import construct
 from leakscope.guards.hidden import Hidden, hidden_by
@@ -20,13 +18,3 @@ def list_secrets(game: Table) -> list[tuple[str, str | None]]:
     except LeakscopeError:
         return []
     return [(one.secret, one.column) for one in hidden]
-
-
-def list_shields(table: Table) -> Iterator[Table]:
-    """A guard, and those inside it that are in place too; what it is compared with is not."""
-    yield table
-    for key in ("guard", "defense"):
-        if table.get(key):
-            yield from list_shields(table[key])
-    for inner in table.get("guards") or ():
-        yield from list_shields(inner)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
+from leakscope.audits.membership import page
 from leakscope.audits.membership.found import MembershipFound
-from leakscope.audits.membership.page import tell
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
-from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
-from leakscope.results.result import Result
 
 
 class MembershipKind:
     """Who was trained on, told from what crossed the wire (paper 002)."""
 
     found = MembershipFound
+    tell = staticmethod(page.tell)
 
     def ask(self, cell: Cell) -> Asked:
         """The attacks are told of no defense; what the clients of a recording had in place nobody says."""
@@ -76,9 +75,6 @@ class MembershipKind:
         return "; ".join(
             f"{name} finds {rate.value:.0%} of members at 1% false alarms" for name, rate, _ in hits if rate
         )
-
-    def tell(self, results: Sequence[Result[MembershipFound]]) -> Chapter:
-        return tell(results)
 
 
 def _audit(world: World) -> MembershipAudit | RecordingAudit:
