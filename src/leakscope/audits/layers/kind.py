@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.attacks.family import Family
+from leakscope.audits.layers import page
 from leakscope.audits.layers.audit import LayerAudit
 from leakscope.audits.layers.found import COUNTS, WHOLE, LayersFound
 from leakscope.audits.world import (
@@ -23,10 +24,8 @@ from leakscope.core.tables import construct
 from leakscope.games.channels import GradientChannel
 from leakscope.measures.utility import accuracy
 from leakscope.results.cell import Cell, list_shields, words
-from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Kind, Measured, TableEntry, World
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
-from leakscope.results.result import Result
 from leakscope.training import logits
 
 QUESTION, INPUTS = "layers", "the inputs"
@@ -36,6 +35,7 @@ class LayersKind:
     """Which layers give a secret away."""
 
     found = LayersFound
+    tell = staticmethod(page.tell)
 
     def ask(self, cell: Cell) -> Asked:
         """An adversary who sees a layer knows what is done to it."""
@@ -131,11 +131,6 @@ class LayersKind:
             most.append((INPUTS, original.whole.information, original.most))
         told = [f"{name}: {max(nats.value, 0.0):.2f} of {limit:.2f} nats" for name, nats, limit in most]
         return "; ".join(told) or "measured"
-
-    def tell(self, results: Sequence[Result[LayersFound]]) -> Chapter:
-        from leakscope.audits.layers.page import tell
-
-        return tell(results)
 
 
 def _prepare(world: World) -> tuple[LayerAudit, Parts]:

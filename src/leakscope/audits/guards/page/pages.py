@@ -95,11 +95,8 @@ class GuardSetting(Runs[GuardsFound]):
     @property
     def seconds(self) -> tuple[float, float] | None:
         """Of training, with the guard and without, where both were measured."""
-        both = [(one.seconds.guard, one.seconds.plain) for one in self.founds]
-        plain = [seconds for _, seconds in both if seconds]
-        if not both or len(plain) < len(both):
-            return None
-        return mean([guard for guard, _ in both]), mean(plain)
+        guarded, plain = ([getattr(one.seconds, name) for one in self.founds] for name in ("guard", "plain"))
+        return (mean(guarded), mean(plain)) if plain and all(plain) else None
 
     @property
     def longer(self) -> float:
@@ -229,7 +226,7 @@ class GuardPage:
 
     @property
     def informed(self) -> list[tuple[GuardSetting, Mapping[str, Average]]]:
-        """The guards for which the information was estimated."""
+        """The guards of which it was estimated."""
         return [(one, found.information) for one, found in self.judged if found.information]
 
     @property

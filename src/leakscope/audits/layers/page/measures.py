@@ -21,12 +21,6 @@ Leak = kept.Leak[Average]
 Latent = kept.Latent[Average]
 Rebuilt = kept.Rebuilt[Average]
 Original = kept.Original[Average]
-NORMS = {  # as the page calls them
-    "F": "F-norm",
-    "1": "1-norm",
-    "inf": "Largest entry",
-    "relative": "F-norm over that of the gradient",
-}
 T = TypeVar("T")
 M = TypeVar("M", bound=FrozenModel)
 
