@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, name_measure, number, plural, small
@@ -14,14 +14,14 @@ from leakscope.results.compare.gaps import EXACT, LEVEL, PAIRED, SINGLE, WELCH, 
 from leakscope.results.compare.matching import ALPHA, Comparison, Difference
 
 FORMAT = 1  # of the JSON
+T = TypeVar("T")
 HEADER = ["cell", "secret", "measure", "A", "B", "B - A", "interval", "p (Holm)", "seeds", "reading"]
 SHARES = ("advantage", "tpr_at_1%", "ssim", "auroc", "success")  # that one axis from -1 to 1 can hold
 
 
 def sentences(found: Comparison) -> list[str]:
     """The result first, then what it rests on."""
-    sides = [(side, cells) for side, cells in zip("AB", found.only, strict=True) if cells]
-    alone = [f"{plural(len(cells), 'cell')} of {side}" for side, cells in sides]
+    alone = [f"{plural(len(cells), 'cell')} of {side}" for side, cells in _sides(found.only)]
     told = [*_leakage(found)]
     if alone and found.pairs:
         told.append(f"Not compared, since the other has no such cell: {' and '.join(alone)} (listed below).")
@@ -33,23 +33,17 @@ def sentences(found: Comparison) -> list[str]:
 
 def missing(found: Comparison) -> list[str]:
     """What only one of the two has, and what failed."""
-    told = [
-        f"Only {side} has {plural(len(cells), 'cell')}: {'; '.join(cells)}."
-        for side, cells in zip("AB", found.only, strict=True)
-        if cells
-    ]
+    only = _sides(found.only)
+    told = [f"Only {side} has {plural(len(cells), 'cell')}: {'; '.join(cells)}." for side, cells in only]
     for pair in found.pairs:
-        told += [
-            f"{pair.label}: {plural(lost, 'seed')} of {side} failed."
-            for side, lost in zip("AB", pair.failed, strict=True)
-            if lost
-        ]
-        told += [
-            f"{pair.label}: only {side} measures {_some(names)}."
-            for side, names in zip("AB", pair.alone, strict=True)
-            if names
-        ]
+        told += [f"{pair.label}: {plural(n, 'seed')} of {side} failed." for side, n in _sides(pair.failed)]
+        told += [f"{pair.label}: only {side} measures {_some(names)}." for side, names in _sides(pair.alone)]
     return told
+
+
+def _sides(both: tuple[T, T]) -> list[tuple[str, T]]:
+    """A and B, as far as there is something."""
+    return [(side, own) for side, own in zip("AB", both, strict=True) if own]
 
 
 def text(found: Comparison) -> list[str]:

@@ -54,21 +54,19 @@ def say(verdict: Verdict) -> tuple[str, str, str]:
 
 def read_run(folder: Path, *, page: Path) -> Run:
     """A results folder, seen from a page."""
-    plan, results = plan_of(store.plan(folder)), store.results(folder)
+    plan, results = store.plan(folder), store.results(folder)
     report = folder / "report.html"
     link = os.path.relpath(report.resolve(), page.resolve().parent) if report.exists() else ""
     told = chapters(results)
-    every = gate.complete(results, store.plan(folder))
-    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
     return Run(
-        title=plan.name,
+        title=plan_of(plan).name,
         folder=folder.resolve().name,
         link=quote(Path(link).as_posix()) if link else "",
-        verdict=verdicts[0] if verdicts else None,
+        verdict=next(iter(order_verdicts(told)), None),
         settings=sum(chapter.settings for chapter in told),
         failed=sum(bool(result.error) for result in results),
         results=len(results),
-        missing=len(every) - len(results),
+        missing=len(gate.complete(results, plan)) - len(results),
     )
 
 

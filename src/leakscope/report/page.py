@@ -18,7 +18,7 @@ from leakscope.report import plot
 from leakscope.report.pages import fill, marked
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
-from leakscope.results.chapter import SEVERITIES, Verdict
+from leakscope.results.chapter import SEVERITIES, Chapter, Verdict
 from leakscope.results.kind import chapters, numbers
 from leakscope.results.result import Result, find_checks
 from leakscope.results.scores import FrozenModel
@@ -43,6 +43,11 @@ class Check:
     where: str
     result: SelfCheck
 
+    @property
+    def worst_first(self) -> tuple[bool, float, str, int, str]:
+        rate = self.result.alarms / self.result.shuffles
+        return self.result.passed, -rate, self.cell, self.seed, self.where
+
 
 def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
     """Every self-check in the results, those that failed first."""
@@ -51,19 +56,16 @@ def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
         for result in results
         for where, check in find_checks(result.found)
     ]
-    return sorted(
-        found,
-        key=lambda one: (
-            one.result.passed,
-            -one.result.alarms / one.result.shuffles,
-            *(one.cell, one.seed, one.where),
-        ),
-    )
+    return sorted(found, key=lambda one: one.worst_first)
 
 
-def order_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def order_verdicts(told: Iterable[Chapter]) -> list[Verdict]:
     """The worst first: the first of them is the page's answer."""
-    return sorted(verdicts, key=lambda verdict: verdict.worst_first)
+    return sorted((v for chapter in told for v in chapter.verdicts), key=lambda verdict: verdict.worst_first)
+
+
+def list_remarks(told: Iterable[Chapter]) -> list[str]:
+    return list(dict.fromkeys(remark for chapter in told for remark in chapter.remarks))
 
 
 def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -> list[str]:
@@ -98,7 +100,6 @@ def render(
     """The page. Where fewer results are there than were ``wanted``, it says so."""
     told = chapters(results)
     settings = sum(chapter.settings for chapter in told)
-    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
     checks = list_checks(results)
     runs = [result for result in results if result.found is not None]
     return fill(
@@ -110,8 +111,8 @@ def render(
         answer=answer,
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
-        remarks=list(dict.fromkeys(remark for chapter in told for remark in chapter.remarks)),
-        verdicts=verdicts,
+        remarks=list_remarks(told),
+        verdicts=order_verdicts(told),
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
         checks=checks,

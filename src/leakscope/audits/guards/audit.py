@@ -80,17 +80,16 @@ class GuardAudit:
     kind = "guard"
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "GuardAudit.epochs", "at least 1", self.epochs)
-        require(self.informative >= 100, "GuardAudit.informative", "at least 100", self.informative)
-        require(self.mapped == 0 or self.mapped >= 50, "GuardAudit.mapped", "0 or at least 50", self.mapped)
+        least = {"epochs": 1, "informative": 100, "shown": 0, "queries": 2, "draws": 1}
+        for name, value in least.items():
+            given = getattr(self, name)
+            require(given >= value, f"GuardAudit.{name}", f"at least {value}", given)
+        for name, value in {"mapped": 50, "shadows": 2}.items():
+            given = getattr(self, name)
+            require(given == 0 or given >= value, f"GuardAudit.{name}", f"0 or at least {value}", given)
         require(self.dimensions in (2, 3), "GuardAudit.dimensions", "2 or 3", self.dimensions)
-        rule = "0 or at least 2"
-        require(self.shadows == 0 or self.shadows >= 2, "GuardAudit.shadows", rule, self.shadows)
         way_out = "the encoder is kept in the results folder, under files"
         require(isinstance(self.save, bool), "GuardAudit.save", "true or false", self.save, way_out=way_out)
-        require(self.shown >= 0, "GuardAudit.shown", "at least 0", self.shown)
-        require(self.queries >= 2, "GuardAudit.queries", "at least 2", self.queries)
-        require(self.draws >= 1, "GuardAudit.draws", "at least 1", self.draws)
         require(all(n >= 1 for n in self.early), "GuardAudit.early", "numbers of at least 1", self.early)
         if self.shadows and any(own.column for own in hidden_by(self.guard)):
             raise ArgumentError(

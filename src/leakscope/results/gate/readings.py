@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.results import store
-from leakscope.results.cell import Table, group_by, plan_of, stable
+from leakscope.results.cell import group_by, plan_of, stable
 from leakscope.results.kind import Asked, kind_named, numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result
@@ -34,10 +34,6 @@ class Reading:
     surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
     bounds: tuple[Number, ...] = ()
     failure: str = ""
-
-    @property
-    def shields(self) -> tuple[Table, ...]:
-        return self.asked.shields
 
     @property
     def unprotected(self) -> bool:
@@ -77,7 +73,7 @@ class Reading:
     @property
     def setting(self) -> tuple[str, str, str, tuple[str, ...]]:
         """What was attacked, whoever did it."""
-        return self.secret, self.data, stable(self.shields), self.kinds
+        return self.secret, self.data, stable(self.asked.shields), self.kinds
 
 
 def read_results(folder: Path) -> list[Result[Any]]:
