@@ -21,8 +21,8 @@ from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import tabled
 from leakscope.data.tabular import rows_as
 from leakscope.guards.encoder import Encoder, load_encoder
+from leakscope.results.cell import Table
 
-Table = dict[str, Any]
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
 COLUMNED = ("attribute", "property")  # secrets that are a column's
 PICTURES = 6  # records that are shown, with what was rebuilt of them

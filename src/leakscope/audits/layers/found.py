@@ -157,6 +157,11 @@ class Original(FrozenModel, Generic[T]):
     attack: str
 
     @property
+    def layers(self) -> dict[str, Rebuilt[T]]:
+        """Each set by its name."""
+        return {rebuilt.name: rebuilt for rebuilt in self.sets}
+
+    @property
     def views(self) -> tuple[Rebuilt[T], ...]:
         return (*self.sets, self.whole)
 

@@ -16,7 +16,6 @@ from leakscope.audits.membership.view import (
     Watch,
     pick_strongest,
 )
-from leakscope.core.nouns import Estimate
 from leakscope.measures.success import over_seeds
 from leakscope.results.averages import Average, average, mean, mean_roc
 from leakscope.results.cell import Table, differences, group_by, stable
@@ -132,17 +131,14 @@ def _sites(tables: Sequence[Sequence[MemberAttack]], few: bool, sound: bool) -> 
 
 
 def _widen(clients: Sequence[Client], measure: str, among: int) -> Average:
-    """A measure over seeds, at a level at which the intervals of so many clients hold together."""
-    estimates = [_widen_one(dict(client.scores.present())[measure], among) for client in clients]
+    """A measure over seeds, at a level at which the intervals of so many clients hold together. Where nothing
+    is known of what an interval rests on, it says so."""
+    estimates = []
+    for estimate in (dict(client.scores.present())[measure] for client in clients):
+        error, basis = (1 - estimate.level) / among, estimate.basis
+        low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
+        estimates.append(replace(estimate, low=low, high=high, level=1 - error))
     known = MEASURES[measure]
     whole = over_seeds(estimates, level=estimates[0].level, least=known.least, most=known.most)
     plain = average(estimates, least=known.least, most=known.most)
     return replace(plain, low=whole.low, high=whole.high, level=whole.level)
-
-
-def _widen_one(estimate: Estimate, among: int) -> Estimate:
-    error = (1 - estimate.level) / among
-    if estimate.basis is None:  # nothing is known of it, and its interval says so
-        return replace(estimate, low=0.0, high=1.0, level=1 - error)
-    low, high = estimate.basis.low(error / 2), estimate.basis.high(error / 2)
-    return replace(estimate, low=low, high=high, level=1 - error)

@@ -12,7 +12,7 @@ from leakscope.audits.layers.found import LayersFound
 from leakscope.audits.layers.page.claims import RARE
 from leakscope.audits.layers.page.maps import LayerMap, layer_maps
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
-from leakscope.audits.layers.page.order import informed, nats, order, rebuilt, scaled
+from leakscope.audits.layers.page.order import informed, nats, order, scaled
 from leakscope.report import plot
 from leakscope.report.pages import fill, interval, marked, plural, short
 from leakscope.report.plot.frame import Axis, categories, frame, wrap
@@ -136,7 +136,7 @@ def _inputs(one: LayerMap) -> Sketch | None:
 
 def _rebuilt(original: Original, one: LayerMap) -> Sketch:
     places = {layer: i for i, layer in enumerate(one.found.names)}
-    best = informed(rebuilt(original))
+    best = informed(original.layers)
     marks = []
     for each in original.views:
         whole = each is original.whole

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from leakscope.audits.layers.found import Correlation, Layer
 from leakscope.audits.layers.page.measures import Latent, LayersAverage
-from leakscope.audits.layers.page.order import amount, informed, nats, order, rebuilt
+from leakscope.audits.layers.page.order import amount, informed, nats, order
 from leakscope.report.pages import interval, short
 from leakscope.results.averages import Average
 
@@ -60,10 +60,10 @@ def _together(verdicts: Sequence[str]) -> str:
 def _of_original(found: LayersAverage) -> Claim:
     text = "The first layers give away most of the inputs themselves."
     original = found.original
-    place = informed(rebuilt(original)) if original else None
+    place = informed(original.layers) if original else None
     if original is None or place is None:
         return Claim(text, OPEN, "Not measured.")
-    values = {name: risk.information for name, risk in rebuilt(original).items()}
+    values = {name: risk.information for name, risk in original.layers.items()}
     first = original.sets[0].name
     verdict = _highest(values, first) if place.highest.low > 0 else OPEN
     numbers = f"Highest: {place.first}, {amount(place.highest, original.most)}."
