@@ -26,10 +26,11 @@ from leakscope.audits.guards.found import (
 )
 from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset, statistics
-from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, require
 from leakscope.core.files import Keep
 from leakscope.core.nouns import Attack, Estimate, Transcript
 from leakscope.core.rng import integer, seeded
+from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
@@ -39,6 +40,7 @@ from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
 from leakscope.measures.theorems import conditional_entropy, inference_accuracy
+from leakscope.results.cell import Table
 from leakscope.results.scores import RebuiltPicture
 
 Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
@@ -255,6 +257,18 @@ class GuardAudit:
         begun = time.perf_counter()
         plainly(guarded.encoder, train, seeded(seed, "plain"), epochs=len(guarded.history))
         return round(time.perf_counter() - begun, 2)
+
+
+def list_secrets(game: Table) -> list[tuple[str, str | None]]:
+    """Each secret and its column; none where the guard is not there to say it, such as one of a module that
+    is not trusted here."""
+    if game.get("secret"):
+        return [(str(game["secret"]), game.get("column"))]
+    try:
+        hidden: tuple[Hidden, ...] = hidden_by(construct(game.get("guard") or {}, "guard"))
+    except LeakscopeError:
+        return []
+    return [(one.secret, one.column) for one in hidden]
 
 
 def describe_columns(data: Dataset) -> list[list[Any]]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from leakscope.audits.guards import page
-from leakscope.audits.guards.asked import list_secrets
-from leakscope.audits.guards.audit import GuardAudit
+from leakscope.audits.guards.audit import GuardAudit, list_secrets
 from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, TaskWorth
 from leakscope.audits.world import Parts, split
 from leakscope.core.tables import construct

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.audits.guards.asked import list_secrets
+from leakscope.audits.guards.audit import list_secrets
 from leakscope.audits.guards.found import GuardsFound, Tuning
 from leakscope.audits.guards.page.measures import (
     AttackAverage,
