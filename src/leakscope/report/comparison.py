@@ -115,7 +115,6 @@ def render(found: Comparison) -> str:
         signed=signed,
         chance=chance,
         between=between,
-        called=name_measure,
         level=LEVEL,
     )
 

@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from leakscope.core import files
 from leakscope.core.errors import LeakscopeError, StoreError
-from leakscope.report import plot
 from leakscope.report.page import order_verdicts
-from leakscope.report.pages import fill, marked, name_measure, number, percent
+from leakscope.report.pages import fill, name_measure, number, percent
 from leakscope.results import gate, store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -108,15 +107,7 @@ def _lost(run: Run) -> list[str]:
 
 def render(runs: Sequence[Run], bad: Sequence[str]) -> str:
     """The page. All words from the data are escaped."""
-    return fill(
-        "/summary.html",
-        title="Summary of runs",
-        runs=runs,
-        bad=bad,
-        say=say,
-        called=name_measure,
-        icon=marked(plot.severity),
-    )
+    return fill("/summary.html", title="Summary of runs", runs=runs, bad=bad, say=say)
 
 
 def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:

@@ -14,11 +14,10 @@ from typing import Any
 from leakscope.core import files
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
-from leakscope.report import plot
-from leakscope.report.pages import fill, marked
+from leakscope.report.pages import fill
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
-from leakscope.results.chapter import SEVERITIES, Chapter, Verdict
+from leakscope.results.chapter import Chapter, Verdict
 from leakscope.results.kind import chapters, numbers
 from leakscope.results.result import Result, find_checks
 from leakscope.results.scores import FrozenModel
@@ -125,8 +124,6 @@ def render(
         versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
         codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
         seconds=round(sum(run.made.seconds for run in runs)),
-        icon=marked(plot.severity),
-        severities=SEVERITIES,
     )
 
 

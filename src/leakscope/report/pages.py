@@ -12,6 +12,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from leakscope.core.catalogue import KINDS
+from leakscope.report import plot
 from leakscope.results.averages import Average
 from leakscope.results.cell import stable, words
 from leakscope.results.chapter import SEVERITIES
@@ -137,7 +138,9 @@ def _environment() -> Environment:
     environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
     environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
-    environment.globals.update(plural=plural, MEASURES=MEASURES, SEVERITIES=SEVERITIES)
+    environment.globals.update(plural=plural, name_measure=name_measure, write_measure=write_measure)
+    environment.globals.update(icon=marked(plot.severity), mark=marked(plot.mark), spot=marked(plot.spot))
+    environment.globals.update(MEASURES=MEASURES, SEVERITIES=SEVERITIES)
     return environment
 
 

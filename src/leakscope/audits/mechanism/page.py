@@ -11,7 +11,7 @@ from markupsafe import Markup
 from leakscope.audits.mechanism.found import Certified
 from leakscope.core.nouns import Estimate
 from leakscope.report import plot
-from leakscope.report.pages import certified, fill, marked, percent, plural, significant, small
+from leakscope.report.pages import certified, fill, percent, plural, significant, small
 from leakscope.results.averages import Average
 from leakscope.results.cell import group_by, stable, words
 from leakscope.results.chapter import Chapter, Verdict
@@ -178,10 +178,19 @@ def tell(results: Sequence[Result[Certified]]) -> Chapter:
     audits = [audit for attribute in attributes for audit in attribute.audits]
     failed = sum(not audit.founds for audit in audits)
     lead = f"{plural(len(audits), 'audit')} of differential privacy, attribute by attribute"
+    body = fill(
+        "mechanism/page.html",
+        attributes=attributes,
+        histograms=_shown(attributes),
+        added=any(audit.founds and audit.largest("exact_added") for audit in audits),
+        describe=describe,
+        histogram=_histogram,
+        epsilons=_epsilons,
+    )
     return Chapter(
         lead=lead + (f"; {plural(failed, 'audit')} failed." if failed else "."),
         verdicts=tuple(judge(attribute) for attribute in attributes),
-        body=_body(attributes),
+        body=body,
         rules=("Differential privacy: by what is certified", RULES),
         assumed=fill("mechanism/assumed.html", crafted=any(a.founds and a.first.crafted for a in audits)),
         limits=(
@@ -189,19 +198,6 @@ def tell(results: Sequence[Result[Certified]]) -> Chapter:
             "trials, may show more; the true epsilon of the mechanism lies between floor and guarantee.",
         ),
         settings=len(audits),
-    )
-
-
-def _body(attributes: Sequence[Attribute]) -> Markup:
-    return fill(
-        "mechanism/page.html",
-        attributes=attributes,
-        histograms=_shown(attributes),
-        added=any(audit.largest("exact_added") for a in attributes for audit in a.measured),
-        describe=describe,
-        histogram=_histogram,
-        epsilons=_epsilons,
-        mark=marked(plot.mark),
     )
 
 
@@ -220,18 +216,11 @@ def _shown(attributes: Sequence[Attribute]) -> dict[int, list[list[Ledger]]]:
 
 def _histogram(audit: Ledger, group: Sequence[Ledger], title: str) -> Markup:
     """On the axis that all records of the group share."""
-    spans = [(one.bins[0][0], one.bins[-1][1]) for one in group]
+    span = min(one.bins[0][0] for one in group), max(one.bins[-1][1] for one in group)
     table = audit.bins
     zero, one = ([row[k] / sum(row[k] for row in table) for row in table] for k in (2, 3))
-    return Markup(
-        plot.histogram(
-            [table[0][0], *(row[1] for row in table)],
-            (zero, one),
-            names=audit.values,
-            span=(min(low for low, _ in spans), max(high for _, high in spans)),
-            title=title,
-        )
-    )
+    edges = [table[0][0], *(row[1] for row in table)]
+    return Markup(plot.histogram(edges, (zero, one), names=audit.values, span=span, title=title))
 
 
 def _epsilons(group: Sequence[Ledger], title: str) -> Markup:

@@ -61,14 +61,7 @@ def tell(results: Sequence[Result[MembershipFound]]) -> Chapter:
     return Chapter(
         lead=f"{plural(len(federations), 'federation')} audited for {ABOUT}{failed}.",
         verdicts=tuple(_verdict(watch, f"members-{i}") for i, watch in enumerate(every, 1)),
-        body=fill(
-            "membership/page.html",
-            watches=every,
-            rows=rows,
-            drawn=drawn,
-            icon=marked(plot.severity),
-            roc=marked(plot.roc),
-        ),
+        body=fill("membership/page.html", watches=every, rows=rows, drawn=drawn, roc=marked(plot.roc)),
         rules=(CHOICE, RULES),
         assumed=Markup(ASSUMED),
         limits=LIMITS,

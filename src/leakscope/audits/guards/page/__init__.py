@@ -13,7 +13,7 @@ from leakscope.audits.guards.page.measures import Scatter, TriedAverage, list_me
 from leakscope.audits.guards.page.pages import RECOGNISED, GuardPage, GuardSetting, group_pages
 from leakscope.audits.guards.page.words import give_verdict, name_attack, refute
 from leakscope.report import plot
-from leakscope.report.pages import fill, interval, marked, number, percent, plural, write_measure
+from leakscope.report.pages import fill, interval, marked, number, percent, plural
 from leakscope.report.plot.frame import Axis, frame, linear
 from leakscope.report.plot.panel import Curve, Mark, Panel, draw
 from leakscope.results.averages import Average, thinned
@@ -53,13 +53,10 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
         rows=_list_rows,
         information=marked(_draw_information),
         scatter=marked(_draw_map),
-        spot=marked(plot.spot),
-        mark=marked(plot.mark),
         draw_roc=_draw_roc,
         thin=lambda curve: thinned(curve, POINTS),
         list_measures=list_measures,
         name_attack=name_attack,
-        write_measure=write_measure,
         refute=refute,
     )
     assumed = Markup(

@@ -13,7 +13,6 @@ from leakscope.audits.layers.page.claims import RARE
 from leakscope.audits.layers.page.maps import LayerMap, layer_maps
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
 from leakscope.audits.layers.page.order import informed, nats, order, scaled
-from leakscope.report import plot
 from leakscope.report.pages import fill, interval, marked, plural, short
 from leakscope.report.plot.frame import Axis, categories, frame, wrap
 from leakscope.report.plot.panel import Curve, Mark, Panel, draw
@@ -58,7 +57,6 @@ def tell(results: Sequence[Result[LayersFound]]) -> Chapter:
         maps=maps,
         secrets=_choose,
         chart=marked(_draw),
-        mark=marked(plot.mark),
         norms=NORMS,
         rare=RARE,
     )
