@@ -108,7 +108,7 @@ def _draw_trade_off(page: GuardPage) -> tuple[Markup, list[tuple[Mark, str]]]:
     """Task accuracy against the strongest fresh attack, and the marks for whose words there was no room."""
     every = _place_marks(page)
     points = [mark for mark, _ in every]
-    least, most = ([v] if v is not None else [] for v in (page.guessing, page.majority))
+    least, most = ([v] if v is not None else [] for v in (page.known.chance, page.majority))
     attacks = [end for mark in points for end in mark.across or ()]
     worths = [end for mark in points for end in mark.up or ()]
     across = linear(attacks + least, f"{AXES[page.measure]} of the strongest fresh attack", pad=0.06)

@@ -21,7 +21,7 @@ from leakscope.results.cell import WORDS, Table, differences, group_by, stable
 from leakscope.results.chapter import LEAKS, SEVERE, SEVERITIES, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
-from leakscope.results.scores import MEASURES, RebuiltPicture
+from leakscope.results.scores import MEASURES, Measure, RebuiltPicture
 
 RECOGNISED = 0.3  # SSIM from which a rebuilt picture is called a substantial leak; stated on the page
 MARKED = ("name", "lam", "loss", "secret", "column", "guards", "save")  # of guard or game, told elsewhere
@@ -149,14 +149,9 @@ class GuardPage:
         return "ssim" if all(found.tried.attack("ssim") for _, found in self.judged) else "mse"
 
     @property
-    def falls(self) -> bool:
-        """Whether less of that measure is more of a leak."""
-        return MEASURES[self.measure].falls
-
-    @property
-    def guessing(self) -> float | None:
-        """What the measure is without any release, where that is known."""
-        return MEASURES[self.measure].chance
+    def known(self) -> Measure:
+        """How that measure is read."""
+        return MEASURES[self.measure]
 
     @property
     def majority(self) -> float | None:
@@ -213,10 +208,10 @@ class GuardPage:
         if attack is None:
             return -math.inf
         whole = free.attack(self.measure) if free else None
-        if self.falls:
+        if self.known.falls:
             left = (whole.value if whole else 1.0) / max(attack.value, 1e-12)
         else:
-            base = self.guessing or 0.0
+            base = self.known.chance or 0.0
             gain = max(attack.value - base, 0.0)  # below guessing is luck
             left = gain / (max(whole.value - base, 1e-3) if whole else 1.0)
         best, base = free.accuracy if free else None, self.majority or 0.0

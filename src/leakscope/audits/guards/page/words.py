@@ -14,7 +14,6 @@ from leakscope.audits.guards.page.measures import (
 from leakscope.audits.guards.page.pages import GuardPage, GuardSetting, read
 from leakscope.report.pages import interval, number, percent, short
 from leakscope.results.chapter import LEAKS, Verdict
-from leakscope.results.scores import MEASURES
 
 FAR = 0.05  # how far below a fresh attack a stale one is said to be misleading, in AUROC or success
 
@@ -41,7 +40,7 @@ def give_verdict(page: GuardPage) -> Verdict:
         attack=attack.name,
         measure=page.measure,
         average=judged.tried.attack(page.measure),
-        guessing=page.guessing,
+        guessing=page.known.chance,
         defense=one.label,
         utility=judged.tried.accuracy,
     )
@@ -114,7 +113,7 @@ def _found(page: GuardPage, attack: AttackAverage) -> str:
     parts = [f"{scores.success.value:.1%} right"] if scores.success else []
     parts += [f"AUROC {scores.auroc.value:.3f}"] if scores.auroc else []
     if page.secret == "reconstruction" and (like := attack.estimates.get(page.measure)):
-        parts.append(f"{MEASURES[page.measure].title} {like.value:.3g}")
+        parts.append(f"{page.known.title} {like.value:.3g}")
     return ", ".join(parts)
 
 
@@ -132,7 +131,7 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         )
     free = page.free.tried.attack(page.measure) if page.free else None
     own = judged.tried.attack(page.measure)
-    overlap = free and own and (own.low <= free.high if page.falls else own.high >= free.low)
+    overlap = free and own and (own.low <= free.high if page.known.falls else own.high >= free.low)
     if overlap and free is not own:
         yield "The guard is not shown to hide anything: with it and without, the intervals overlap."
     needless = [
@@ -153,7 +152,7 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
     yield from _mislead(page)
     own, strongest = judged.tried.attack(page.measure), judged.tried.strongest
     best = _best(judged.asked_again, page.measure)
-    if best and own and found_by(best, page.measure) > (-own.low if page.falls else own.high):
+    if best and own and found_by(best, page.measure) > (-own.low if page.known.falls else own.high):
         yield (
             f"Whoever may ask {best.queries} times and averages the noise gets {_found(page, best)}: this "
             "guard holds for one release, so freeze one draw for each record."
