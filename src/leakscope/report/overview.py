@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from leakscope.core import files
 from leakscope.core.errors import LeakscopeError, StoreError
-from leakscope.report.page import order_verdicts
+from leakscope.report.page import list_verdicts
 from leakscope.report.pages import fill, name_measure, number, percent
 from leakscope.results import gate, store
 from leakscope.results.cell import plan_of
@@ -61,7 +61,7 @@ def read_run(folder: Path, *, page: Path) -> Run:
         title=plan_of(plan).name,
         folder=folder.resolve().name,
         link=quote(Path(link).as_posix()) if link else "",
-        verdict=next(iter(order_verdicts(told)), None),
+        verdict=next(iter(list_verdicts(told)), None),
         settings=sum(chapter.settings for chapter in told),
         failed=sum(bool(result.error) for result in results),
         results=len(results),

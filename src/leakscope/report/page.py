@@ -58,9 +58,13 @@ def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
     return sorted(found, key=lambda one: one.worst_first)
 
 
-def order_verdicts(told: Iterable[Chapter]) -> list[Verdict]:
+def order_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The worst first: the first of them is the page's answer."""
-    return sorted((v for chapter in told for v in chapter.verdicts), key=lambda verdict: verdict.worst_first)
+    return sorted(verdicts, key=lambda verdict: verdict.worst_first)
+
+
+def list_verdicts(told: Iterable[Chapter]) -> list[Verdict]:
+    return order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
 
 
 def list_remarks(told: Iterable[Chapter]) -> list[str]:
@@ -111,7 +115,7 @@ def render(
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
         remarks=list_remarks(told),
-        verdicts=order_verdicts(told),
+        verdicts=list_verdicts(told),
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
         checks=checks,

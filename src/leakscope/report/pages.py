@@ -14,7 +14,7 @@ from markupsafe import Markup
 from leakscope.core.catalogue import KINDS
 from leakscope.report import plot
 from leakscope.results.averages import Average
-from leakscope.results.cell import stable, words
+from leakscope.results.cell import capitalise, stable, words
 from leakscope.results.chapter import SEVERITIES
 from leakscope.results.scores import MEASURES
 
@@ -136,7 +136,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
     environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
-    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["capitalize_first"] = capitalise
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
     environment.globals.update(plural=plural, name_measure=name_measure, write_measure=write_measure)
     environment.globals.update(icon=marked(plot.severity), mark=marked(plot.mark), spot=marked(plot.spot))

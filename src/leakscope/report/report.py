@@ -11,7 +11,7 @@ from leakscope.core import files
 from leakscope.core.errors import printable
 from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
-from leakscope.report.page import list_remarks, order_verdicts, quote_plan, render, write
+from leakscope.report.page import list_remarks, list_verdicts, quote_plan, render, write
 from leakscope.results import store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -42,7 +42,7 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         """What was found, the worst first."""
-        return order_verdicts(chapters(self.results))
+        return list_verdicts(chapters(self.results))
 
     @property
     def remarks(self) -> list[str]:

@@ -205,6 +205,11 @@ def list_shields(value: object) -> Iterator[Table]:
             yield from list_shields(item)
 
 
+def capitalise(text: str) -> str:
+    """The first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def words(value: object) -> str:
     """A plan's table as people say it: ``Pruning (rate 0.99)``."""
     if isinstance(value, Mapping):

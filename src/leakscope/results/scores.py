@@ -162,6 +162,10 @@ class Scores(FrozenModel, Generic[T]):
                 raise ValueError(f"{name} cannot be {score.value:g}")
         return self
 
+    @property
+    def table(self) -> dict[str, T]:
+        return dict(self.present())
+
     def present(self) -> Iterator[tuple[str, T]]:
         """Each measure that there is, by the name that tables have for it."""
         for field, info in type(self).model_fields.items():
@@ -182,7 +186,7 @@ class Worth(FrozenModel, Generic[T]):
 def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()) -> Scores[Average]:
     """Every measure that all runs have, over seeds. The advantage is averaged before it is cut at zero, from
     the success rates and what guessing achieved (``bases``)."""
-    tables = [dict(run.present()) for run in runs]
+    tables = [run.table for run in runs]
     shared = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
     averages = {}
     for name in shared:

@@ -77,7 +77,7 @@ class GuardKind:
         lines = []
         for judged in found.judged:
             attack, task = judged.strongest, judged.utility.task.accuracy
-            scores = dict(attack.scores.present())
+            scores = attack.scores.table
             measure = next((name for name in scores if name in ("auroc", "ssim", "mse")), None)
             left = f"{measure} {scores[measure].value:.3f}" if measure else ""
             worth = f", task accuracy {task.value:.3f}" if task else ""

@@ -16,7 +16,7 @@ from leakscope.audits.membership.view import CHANCE, SEVERE, SUBSTANTIAL, Client
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, number, percent, plural, spoken
 from leakscope.results.averages import Average, needed
-from leakscope.results.cell import Cell
+from leakscope.results.cell import Cell, capitalise
 from leakscope.results.chapter import LEAKS, SEVERITIES, Chapter, Verdict
 from leakscope.results.result import Result
 
@@ -135,7 +135,7 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
 def _notes(watch: Watch) -> Iterator[str]:
     """What belongs to the verdict of one dataset."""
     worst, best = watch.worst, watch.best_defended
-    yield from (f"{text[:1].upper()}{text[1:]}" for text in worst.failures)
+    yield from map(capitalise, worst.failures)
     if worst.severity not in LEAKS:
         yield from worst.doubts
     if worst.attacks and not worst.sites and worst.strongest.games > 1:

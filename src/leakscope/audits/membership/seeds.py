@@ -94,7 +94,7 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
     assert scores.tpr_at_1  # `MemberAttack` lets in none without
     assert scores.auroc
     first, games = same[0], min(attempt.games for attempt in same)
-    spreads = [dict(attempt.deviation.present()) for attempt in same] if games > 1 else [{}]
+    spreads = [attempt.deviation.table for attempt in same] if games > 1 else [{}]
     deviation = {
         name: mean([spread[name] for spread in spreads])
         for name in spreads[0]
@@ -134,7 +134,7 @@ def _widen(clients: Sequence[Client], measure: str, among: int) -> Average:
     """A measure over seeds, at a level at which the intervals of so many clients hold together. Where nothing
     is known of what an interval rests on, it says so."""
     estimates = []
-    for estimate in (dict(client.scores.present())[measure] for client in clients):
+    for estimate in (client.scores.table[measure] for client in clients):
         error, basis = (1 - estimate.level) / among, estimate.basis
         low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
         estimates.append(replace(estimate, low=low, high=high, level=1 - error))

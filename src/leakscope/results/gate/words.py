@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from leakscope.results.cell import words
+from leakscope.results.cell import capitalise, words
 from leakscope.results.gate.appetite import EPSILON, Limit
 from leakscope.results.gate.verdict import NEVER, GateVerdict, Judgement, LimitVerdict
 from leakscope.results.scores import MEASURES
@@ -98,12 +98,12 @@ def _details(one: LimitVerdict) -> list[str]:
     """What decides a limit, and what would."""
     decisive = one.decisive
     if decisive is None:
-        return [f"{one.reason[:1].upper()}{one.reason[1:]}."]
+        return [f"{capitalise(one.reason)}."]
     where = f"{name_setting(decisive)}, seed {decisive.reading.seed}"
     told = _numbers(decisive)
     lines = [f"{where}: {told}." if told else f"{where}."]
     if decisive.reason:
-        lines.append(f"{decisive.reason[:1].upper()}{decisive.reason[1:]}.")
+        lines.append(f"{capitalise(decisive.reason)}.")
     if one.enough:
         lines.append(say_trials(one))
     same, several = sum(o.combined == decisive.combined for o in one.judgements), len(one.judgements)
@@ -160,7 +160,7 @@ def notes(verdict: GateVerdict) -> list[str]:
         f"attacks too, since one of them is enough to fail."
     ]
     if any(one.limit.measure == EPSILON for one in verdict.limits):
-        lines.append(f"{NEVER[:1].upper()}{NEVER[1:]}. That takes an accountant.")
+        lines.append(f"{capitalise(NEVER)}. That takes an accountant.")
     return lines
 
 

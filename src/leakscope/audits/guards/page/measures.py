@@ -35,7 +35,7 @@ class AttackAverage:
     @property
     def estimates(self) -> Mapping[str, Average]:
         """By the name of the measure."""
-        return dict(self.scores.present())
+        return self.scores.table
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from leakscope.audits.layers.page.claims import Claim, judge_claims
 from leakscope.audits.layers.page.measures import LayersAverage, summarise
 from leakscope.audits.layers.page.order import informed, most_rebuilt, most_telling, scaled
 from leakscope.results.averages import Average
-from leakscope.results.cell import WORDS, differences, stable, words
+from leakscope.results.cell import WORDS, capitalise, differences, stable, words
 from leakscope.results.chapter import SEVERITIES, Verdict, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
@@ -138,7 +138,7 @@ class LayerMap(Runs[LayersFound]):
             more.append(f"{len(self.sentences) - SAID} more in the details.")
         if advice := self.advice:
             more += [f"Protection: {' '.join(advice.sentences)}"]
-        return more + [f"{text[:1].upper()}{text[1:]}" for text in self.failures]
+        return more + [capitalise(text) for text in self.failures]
 
 
 def layer_maps(results: Iterable[Result[LayersFound]]) -> list[LayerMap]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
 from leakscope.results.averages import Average
+from leakscope.results.cell import capitalise
 
 MANY = 10  # times: more is said to be more than that
 
@@ -81,7 +82,7 @@ def _name_highest(found: Latent | Original, whole: Risk, of: str, one: str, titl
             f"No {one} is shown to give away anything {of}: the highest ({title}) has "
             f"{amount(place.highest, most)}{guess if risks[place.first].guesses else ''}.{together}"
         )
-    text = f"{title[:1].upper()}{title[1:]}, gave away most {of}: {amount(place.highest, most)}"
+    text = f"{capitalise(title)}, gave away most {of}: {amount(place.highest, most)}"
     rest = {name: risk.information for name, risk in risks.items() if name != place.first}
     behind = order(rest)
     if behind and behind.highest.value <= place.highest.value:
