@@ -6,23 +6,22 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 from leakscope.report import plot
-from leakscope.report.pages import fill, marked, number, small
+from leakscope.report.pages import fill, marked, name_measure, number, plural, small
 from leakscope.results.compare.gaps import EXACT, LEVEL, PAIRED, SINGLE, WELCH, least
 from leakscope.results.compare.matching import ALPHA, Comparison, Difference
-from leakscope.results.scores import MEASURES
 
 FORMAT = 1  # of the JSON
+T = TypeVar("T")
 HEADER = ["cell", "secret", "measure", "A", "B", "B - A", "interval", "p (Holm)", "seeds", "reading"]
 SHARES = ("advantage", "tpr_at_1%", "ssim", "auroc", "success")  # that one axis from -1 to 1 can hold
 
 
 def sentences(found: Comparison) -> list[str]:
     """The result first, then what it rests on."""
-    sides = [(side, cells) for side, cells in zip("AB", found.only, strict=True) if cells]
-    alone = [f"{_counted(len(cells), 'cell')} of {side}" for side, cells in sides]
+    alone = [f"{plural(len(cells), 'cell')} of {side}" for side, cells in _sides(found.only)]
     told = [*_leakage(found)]
     if alone and found.pairs:
         told.append(f"Not compared, since the other has no such cell: {' and '.join(alone)} (listed below).")
@@ -34,23 +33,17 @@ def sentences(found: Comparison) -> list[str]:
 
 def missing(found: Comparison) -> list[str]:
     """What only one of the two has, and what failed."""
-    told = [
-        f"Only {side} has {_counted(len(cells), 'cell')}: {'; '.join(cells)}."
-        for side, cells in zip("AB", found.only, strict=True)
-        if cells
-    ]
+    only = _sides(found.only)
+    told = [f"Only {side} has {plural(len(cells), 'cell')}: {'; '.join(cells)}." for side, cells in only]
     for pair in found.pairs:
-        told += [
-            f"{pair.label}: {_counted(lost, 'seed')} of {side} failed."
-            for side, lost in zip("AB", pair.failed, strict=True)
-            if lost
-        ]
-        told += [
-            f"{pair.label}: only {side} measures {_some(names)}."
-            for side, names in zip("AB", pair.alone, strict=True)
-            if names
-        ]
+        told += [f"{pair.label}: {plural(n, 'seed')} of {side} failed." for side, n in _sides(pair.failed)]
+        told += [f"{pair.label}: only {side} measures {_some(names)}." for side, names in _sides(pair.alone)]
     return told
+
+
+def _sides(both: tuple[T, T]) -> list[tuple[str, T]]:
+    """A and B, as far as there is something."""
+    return [(side, own) for side, own in zip("AB", both, strict=True) if own]
 
 
 def text(found: Comparison) -> list[str]:
@@ -66,9 +59,9 @@ def rows(found: Comparison) -> list[list[str]]:
         [
             pair.label,
             one.secret if one.about == "leakage" else "",
-            ", ".join(
-                part for part in ("task " * (one.about == "utility") + called(one.measure), one.part) if part
-            ),
+            "task " * (one.about == "utility")
+            + name_measure(one.measure)
+            + (f", {one.part}" if one.part else ""),
             number(one.gap.a),
             number(one.gap.b),
             signed(one.gap.value),
@@ -122,7 +115,6 @@ def render(found: Comparison) -> str:
         signed=signed,
         chance=chance,
         between=between,
-        called=called,
         level=LEVEL,
     )
 
@@ -130,11 +122,6 @@ def render(found: Comparison) -> str:
 def signed(value: float | None, digits: int = 3) -> str:
     """A difference with its sign."""
     return ("+" if value is not None and value > 0 else "") + number(value, digits)
-
-
-def called(measure: str) -> str:
-    """A measure as people say it."""
-    return MEASURES[measure].title if measure in MEASURES else measure.replace("_", " ")
 
 
 def between(one: Difference) -> str:
@@ -185,10 +172,10 @@ def _told(ones: Sequence[Difference], start: str, readings: tuple[str, str], uni
     first, second = readings if counts[readings[0]] or not counts[readings[1]] else readings[::-1]
     if not counts[first]:
         words = start.format(f"neither {first} nor {second}")
-        return f"{words}, as far as can be told, in any of {_counted(len(ones), unit)}."
+        return f"{words}, as far as can be told, in any of {plural(len(ones), unit)}."
     more = f", {second} in {counts[second]}" if counts[second] else ""
     rest = f"; in {counts['open']} no difference can be told" if counts["open"] else ""
-    return f"{start.format(first)} in {counts[first]} of {_counted(len(ones), unit)}{more}{rest}."
+    return f"{start.format(first)} in {counts[first]} of {plural(len(ones), unit)}{more}{rest}."
 
 
 def _basis(found: Comparison) -> Iterator[str]:
@@ -218,8 +205,8 @@ def _correction(found: Comparison) -> Iterator[str]:
     if not ones:
         return
     yield (
-        f"p is corrected by Holm's method, over {_counted(len(ones), 'headline')} as one family and "
-        f"{_counted(others, 'other number')} as another; a difference is told below {ALPHA:g}."
+        f"p is corrected by Holm's method, over {plural(len(ones), 'headline')} as one family and "
+        f"{plural(others, 'other number')} as another; a difference is told below {ALPHA:g}."
     )
     floors = [
         least(one.gap.seeds) if one.gap.method == PAIRED and one.gap.seeds <= EXACT else 0.0 for one in ones
@@ -228,17 +215,13 @@ def _correction(found: Comparison) -> Iterator[str]:
         wanted = math.floor(math.log2(len(ones) / ALPHA)) + 2
         yield (
             f"So few seeds cannot tell any difference: the smallest p that they can give is "
-            f"{chance(min(floors))}, and {_counted(len(ones), 'headline')} would take {wanted} shared seeds."
+            f"{chance(min(floors))}, and {plural(len(ones), 'headline')} would take {wanted} shared seeds."
         )
 
 
 def _range(seeds: Sequence[int]) -> str:
     low, high = min(seeds), max(seeds)
     return f"{low} seeds" if low == high else f"{low} to {high} seeds"
-
-
-def _counted(n: int, one: str) -> str:
-    return f"{n:,} {one}{'' if n == 1 else 's'}"
 
 
 def _some(names: Sequence[str], shown: int = 4) -> str:

@@ -11,9 +11,8 @@ from urllib.parse import quote
 
 from leakscope.core import files
 from leakscope.core.errors import LeakscopeError, StoreError
-from leakscope.report import plot
-from leakscope.report.page import order_verdicts
-from leakscope.report.pages import fill, marked, number, percent
+from leakscope.report.page import list_verdicts
+from leakscope.report.pages import fill, name_measure, number, percent
 from leakscope.results import gate, store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -41,11 +40,6 @@ class Run:
     gate: str = ""  # the verdict of the gate, in a word
 
 
-def name_measure(measure: str) -> str:
-    """A measure as people say it."""
-    return MEASURES[measure].title if measure in MEASURES else measure
-
-
 def say(verdict: Verdict) -> tuple[str, str, str]:
     """Value, interval and guessing in words. A certified epsilon has no upper end and no guessing."""
     if verdict.average is None:
@@ -59,21 +53,19 @@ def say(verdict: Verdict) -> tuple[str, str, str]:
 
 def read_run(folder: Path, *, page: Path) -> Run:
     """A results folder, seen from a page."""
-    plan, results = plan_of(store.plan(folder)), store.results(folder)
+    plan, results = store.plan(folder), store.results(folder)
     report = folder / "report.html"
     link = os.path.relpath(report.resolve(), page.resolve().parent) if report.exists() else ""
     told = chapters(results)
-    every = gate.complete(results, store.plan(folder))
-    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
     return Run(
-        title=plan.name,
+        title=plan_of(plan).name,
         folder=folder.resolve().name,
         link=quote(Path(link).as_posix()) if link else "",
-        verdict=verdicts[0] if verdicts else None,
+        verdict=next(iter(list_verdicts(told)), None),
         settings=sum(chapter.settings for chapter in told),
         failed=sum(bool(result.error) for result in results),
         results=len(results),
-        missing=len(every) - len(results),
+        missing=len(gate.complete(results, plan)) - len(results),
     )
 
 
@@ -115,15 +107,7 @@ def _lost(run: Run) -> list[str]:
 
 def render(runs: Sequence[Run], bad: Sequence[str]) -> str:
     """The page. All words from the data are escaped."""
-    return fill(
-        "/summary.html",
-        title="Summary of runs",
-        runs=runs,
-        bad=bad,
-        say=say,
-        called=name_measure,
-        icon=marked(plot.severity),
-    )
+    return fill("/summary.html", title="Summary of runs", runs=runs, bad=bad, say=say)
 
 
 def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:

@@ -14,11 +14,10 @@ from typing import Any
 from leakscope.core import files
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
-from leakscope.report import plot
-from leakscope.report.pages import fill, marked
+from leakscope.report.pages import fill
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
-from leakscope.results.chapter import SEVERITIES, Verdict
+from leakscope.results.chapter import Chapter, Verdict
 from leakscope.results.kind import chapters, numbers
 from leakscope.results.result import Result, find_checks
 from leakscope.results.scores import FrozenModel
@@ -43,6 +42,11 @@ class Check:
     where: str
     result: SelfCheck
 
+    @property
+    def worst_first(self) -> tuple[bool, float, str, int, str]:
+        rate = self.result.alarms / self.result.shuffles
+        return self.result.passed, -rate, self.cell, self.seed, self.where
+
 
 def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
     """Every self-check in the results, those that failed first."""
@@ -51,19 +55,20 @@ def list_checks(results: Iterable[Result[Any]]) -> list[Check]:
         for result in results
         for where, check in find_checks(result.found)
     ]
-    return sorted(
-        found,
-        key=lambda one: (
-            one.result.passed,
-            -one.result.alarms / one.result.shuffles,
-            *(one.cell, one.seed, one.where),
-        ),
-    )
+    return sorted(found, key=lambda one: one.worst_first)
 
 
 def order_verdicts(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """The worst first: the first of them is the page's answer."""
     return sorted(verdicts, key=lambda verdict: verdict.worst_first)
+
+
+def list_verdicts(told: Iterable[Chapter]) -> list[Verdict]:
+    return order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
+
+
+def list_remarks(told: Iterable[Chapter]) -> list[str]:
+    return list(dict.fromkeys(remark for chapter in told for remark in chapter.remarks))
 
 
 def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -> list[str]:
@@ -98,19 +103,19 @@ def render(
     """The page. Where fewer results are there than were ``wanted``, it says so."""
     told = chapters(results)
     settings = sum(chapter.settings for chapter in told)
-    verdicts = order_verdicts(verdict for chapter in told for verdict in chapter.verdicts)
     checks = list_checks(results)
     runs = [result for result in results if result.found is not None]
     return fill(
         "/page.html",
         title=title,
         plan=plan,
-        gate=gate.as_section(verdict) if verdict else None,
+        gate=verdict,
+        gates=gate.words,
         answer=answer,
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
-        remarks=list(dict.fromkeys(remark for chapter in told for remark in chapter.remarks)),
-        verdicts=verdicts,
+        remarks=list_remarks(told),
+        verdicts=list_verdicts(told),
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
         checks=checks,
@@ -123,8 +128,6 @@ def render(
         versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
         codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
         seconds=round(sum(run.made.seconds for run in runs)),
-        icon=marked(plot.severity),
-        severities=SEVERITIES,
     )
 
 

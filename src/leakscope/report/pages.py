@@ -12,8 +12,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from leakscope.core.catalogue import KINDS
+from leakscope.report import plot
 from leakscope.results.averages import Average
-from leakscope.results.cell import stable, words
+from leakscope.results.cell import capitalise, stable, words
 from leakscope.results.chapter import SEVERITIES
 from leakscope.results.scores import MEASURES
 
@@ -38,6 +39,11 @@ def significant(value: float | None, digits: int = 3) -> str:
     places = digits - 1 - (math.floor(math.log10(abs(value))) if value else 0)
     text = number(value, max(0, places))
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def short(value: float) -> str:
+    """Three digits, with a power of ten where it is far from 1."""
+    return f"{value:.3g}".replace("-", "−")
 
 
 def certified(value: float) -> str:
@@ -88,10 +94,27 @@ def plural(n: int, one: str, many: str = "") -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def name_measure(measure: str) -> str:
+    """A measure as people say it."""
+    return MEASURES[measure].title if measure in MEASURES else measure.replace("_", " ")
+
+
+def interval(average: Average, write: Callable[[float], str]) -> str:
+    """``83.1% (82.4% to 83.8%)``, each number as ``write`` has it."""
+    return f"{write(average.value)} ({write(average.low)} to {write(average.high)})"
+
+
+def write_measure(name: str, value: float | None) -> str:
+    """In percent, or with as many digits as the size of such numbers asks for."""
+    measure = MEASURES[name]
+    if measure.percent:
+        return percent(value)
+    return significant(value) if math.isinf(measure.most) else number(value, 3 if measure.most <= 1 else 1)
+
+
 def shown(name: str, average: Average) -> str:
     """A measure in words: its value and interval, in percent where it is a share."""
-    say = percent if name in MEASURES and MEASURES[name].percent else number
-    return f"{say(average.value)} ({say(average.low)} to {say(average.high)})"
+    return interval(average, percent if name in MEASURES and MEASURES[name].percent else number)
 
 
 def _template(name: str) -> str | None:
@@ -113,9 +136,11 @@ def _environment() -> Environment:
     )
     environment.filters.update(number=number, percent=percent, words=words, either=either, zip=zip)
     environment.filters.update(significant=significant, certified=certified, promised=promised, small=small)
-    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
+    environment.filters["capitalize_first"] = capitalise
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
-    environment.globals.update(plural=plural, MEASURES=MEASURES, SEVERITIES=SEVERITIES)
+    environment.globals.update(plural=plural, name_measure=name_measure, write_measure=write_measure)
+    environment.globals.update(icon=marked(plot.severity), mark=marked(plot.mark), spot=marked(plot.spot))
+    environment.globals.update(MEASURES=MEASURES, SEVERITIES=SEVERITIES)
     return environment
 
 

@@ -11,7 +11,7 @@ from leakscope.core import files
 from leakscope.core.errors import printable
 from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
-from leakscope.report.page import order_verdicts, quote_plan, render, write
+from leakscope.report.page import list_remarks, list_verdicts, quote_plan, render, write
 from leakscope.results import store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -42,12 +42,12 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         """What was found, the worst first."""
-        return order_verdicts(verdict for chapter in chapters(self.results) for verdict in chapter.verdicts)
+        return list_verdicts(chapters(self.results))
 
     @property
     def remarks(self) -> list[str]:
         """What is easily overlooked."""
-        return list(dict.fromkeys(remark for chapter in chapters(self.results) for remark in chapter.remarks))
+        return list_remarks(chapters(self.results))
 
     @property
     def failed(self) -> int:

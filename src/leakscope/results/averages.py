@@ -45,6 +45,11 @@ def average(
     return Average(mean.value, mean.low, mean.high, mean.level, mean.n, len(values), std, mean.method)
 
 
+def average_free(estimates: Sequence[Estimate]) -> Average:
+    """Over seeds, of what may leave 0 to 1."""
+    return average(estimates, least=-math.inf, most=math.inf)
+
+
 def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 

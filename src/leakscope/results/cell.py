@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath, PureWindowsPath
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,6 +22,8 @@ PATHS = ("path", "recording")  # what names a file or a folder of the user's
 FINGERPRINTS = ("sha256", "digest", "preprocessing")  # of records, of what they were scaled by
 WORDS = ("id", "figure", "published", "note")  # about a cell, without effect on its numbers
 Table = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 def _jsonable(value: Any) -> Any:
@@ -135,6 +137,14 @@ def plan_of(text: str) -> Plan:
         ) from None
 
 
+def group_by(items: Iterable[V], key: Callable[[V], K]) -> dict[K, list[V]]:
+    """Items of one key together, in the order in which they first appear."""
+    groups: dict[K, list[V]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
 def stable(value: object) -> str:
     """The same text for the same value, whatever the order of its keys."""
     return json.dumps(value, sort_keys=True, default=str)
@@ -180,6 +190,24 @@ def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
             yield from _leaves(value, (*path, str(key)))
         else:
             yield (*path, str(key)), value
+
+
+def list_shields(value: object) -> Iterator[Table]:
+    """A plan's defense or guard, and those inside it that are in place too; what it is compared with is
+    not."""
+    if isinstance(value, Mapping):
+        if value.get("name"):
+            yield dict(value)
+        for key in ("guard", "defense", "guards", "defenses"):
+            yield from list_shields(value.get(key))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from list_shields(item)
+
+
+def capitalise(text: str) -> str:
+    """The first letter large, the others as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def words(value: object) -> str:

@@ -17,7 +17,7 @@ from leakscope.core.errors import StoreError
 from leakscope.core.files import Keep
 from leakscope.core.nouns import Estimate
 from leakscope.measures.success import untruncated
-from leakscope.results.cell import Cell, Table, stable, words
+from leakscope.results.cell import Cell, Table, group_by, stable, words
 from leakscope.results.chapter import Chapter
 from leakscope.results.number import Number
 from leakscope.results.result import Net, RecordsUsed, Result
@@ -161,9 +161,7 @@ def headline(result: Result[Any]) -> str:
 
 def chapters(results: Iterable[Result[Any]]) -> list[Chapter]:
     """What every kind has to tell of its results, in the registry's order."""
-    groups: dict[str, list[Result[Any]]] = {}
-    for result in results:
-        groups.setdefault(result.kind, []).append(result)
+    groups = group_by(results, lambda result: result.kind)
     unknown = next((name for name in groups if name not in KINDS), None)
     if unknown is not None:
         kind_named(unknown)  # refuses
@@ -181,9 +179,34 @@ def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str =
     return entries
 
 
+@dataclass(frozen=True)
+class Runs(Generic[F]):
+    """The results of one cell, by seed. Without ``founds`` every seed failed."""
+
+    runs: tuple[Result[F], ...]
+
+    @property
+    def cell(self) -> Cell:
+        return self.runs[0].cell
+
+    @property
+    def founds(self) -> list[F]:
+        return [run.found for run in self.runs if run.found is not None and not run.error]
+
+    @property
+    def keys(self) -> list[str]:
+        """Of the results that were measured."""
+        return [run.key for run in self.runs if run.found is not None and not run.error]
+
+    @property
+    def failures(self) -> list[str]:
+        """A sentence for each seed that failed."""
+        kept = " and is in no number here" if self.founds else ""
+        lost = [run for run in self.runs if run.found is None or run.error]
+        return [f"seed {run.seed} failed{kept}: {run.error or 'nothing was measured'}" for run in lost]
+
+
 def by_cell(results: Iterable[Result[F]]) -> list[list[Result[F]]]:
     """The results of each cell, by seed, in the order in which the cells first appear."""
-    groups: dict[str, list[Result[F]]] = {}
-    for result in results:
-        groups.setdefault(stable(result.cell.described), []).append(result)
+    groups = group_by(results, lambda result: stable(result.cell.described))
     return [sorted(runs, key=lambda run: run.seed) for runs in groups.values()]

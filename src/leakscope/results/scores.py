@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -15,6 +15,7 @@ from leakscope.results.averages import Average, average
 
 Bound = Literal["estimate", "lower", "upper"]
 T = TypeVar("T")
+BASE64 = r"^[A-Za-z0-9+/]+={0,2}$"
 ROUNDED = 1e-9  # beyond the end of a range, where sums are
 
 
@@ -29,6 +30,14 @@ class FrozenModel(BaseModel):
         validate_by_name=True,
         protected_namespaces=(),
     )
+
+
+class RebuiltPicture(FrozenModel):
+    """A record and what was rebuilt of it, as PNG in base64: private."""
+
+    original: Annotated[str, Field(pattern=BASE64)]
+    reconstruction: Annotated[str, Field(pattern=BASE64)]
+    ssim: float | None
 
 
 @dataclass(frozen=True)
@@ -153,6 +162,10 @@ class Scores(FrozenModel, Generic[T]):
                 raise ValueError(f"{name} cannot be {score.value:g}")
         return self
 
+    @property
+    def table(self) -> dict[str, T]:
+        return dict(self.present())
+
     def present(self) -> Iterator[tuple[str, T]]:
         """Each measure that there is, by the name that tables have for it."""
         for field, info in type(self).model_fields.items():
@@ -173,7 +186,7 @@ class Worth(FrozenModel, Generic[T]):
 def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()) -> Scores[Average]:
     """Every measure that all runs have, over seeds. The advantage is averaged before it is cut at zero, from
     the success rates and what guessing achieved (``bases``)."""
-    tables = [dict(run.present()) for run in runs]
+    tables = [run.table for run in runs]
     shared = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
     averages = {}
     for name in shared:

@@ -20,17 +20,17 @@ from leakscope.audits.guards.found import (
     GuardsFound,
     Information,
     Judged,
-    RebuiltPicture,
     Seconds,
     SecretMap,
     Theorem,
 )
 from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset, statistics
-from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, require
 from leakscope.core.files import Keep
 from leakscope.core.nouns import Attack, Estimate, Transcript
 from leakscope.core.rng import integer, seeded
+from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
@@ -40,6 +40,8 @@ from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
 from leakscope.measures.theorems import conditional_entropy, inference_accuracy
+from leakscope.results.cell import Table
+from leakscope.results.scores import RebuiltPicture
 
 Estimator = Callable[[Tensor, Tensor, torch.Generator], Estimate]
 
@@ -80,17 +82,16 @@ class GuardAudit:
     kind = "guard"
 
     def __post_init__(self) -> None:
-        require(self.epochs >= 1, "GuardAudit.epochs", "at least 1", self.epochs)
-        require(self.informative >= 100, "GuardAudit.informative", "at least 100", self.informative)
-        require(self.mapped == 0 or self.mapped >= 50, "GuardAudit.mapped", "0 or at least 50", self.mapped)
+        least = {"epochs": 1, "informative": 100, "shown": 0, "queries": 2, "draws": 1}
+        for name, value in least.items():
+            given = getattr(self, name)
+            require(given >= value, f"GuardAudit.{name}", f"at least {value}", given)
+        for name, value in {"mapped": 50, "shadows": 2}.items():
+            given = getattr(self, name)
+            require(given == 0 or given >= value, f"GuardAudit.{name}", f"0 or at least {value}", given)
         require(self.dimensions in (2, 3), "GuardAudit.dimensions", "2 or 3", self.dimensions)
-        rule = "0 or at least 2"
-        require(self.shadows == 0 or self.shadows >= 2, "GuardAudit.shadows", rule, self.shadows)
         way_out = "the encoder is kept in the results folder, under files"
         require(isinstance(self.save, bool), "GuardAudit.save", "true or false", self.save, way_out=way_out)
-        require(self.shown >= 0, "GuardAudit.shown", "at least 0", self.shown)
-        require(self.queries >= 2, "GuardAudit.queries", "at least 2", self.queries)
-        require(self.draws >= 1, "GuardAudit.draws", "at least 1", self.draws)
         require(all(n >= 1 for n in self.early), "GuardAudit.early", "numbers of at least 1", self.early)
         if self.shadows and any(own.column for own in hidden_by(self.guard)):
             raise ArgumentError(
@@ -256,6 +257,18 @@ class GuardAudit:
         begun = time.perf_counter()
         plainly(guarded.encoder, train, seeded(seed, "plain"), epochs=len(guarded.history))
         return round(time.perf_counter() - begun, 2)
+
+
+def list_secrets(game: Table) -> list[tuple[str, str | None]]:
+    """Each secret and its column; none where the guard is not there to say it, such as one of a module that
+    is not trusted here."""
+    if game.get("secret"):
+        return [(str(game["secret"]), game.get("column"))]
+    try:
+        hidden: tuple[Hidden, ...] = hidden_by(construct(game.get("guard") or {}, "guard"))
+    except LeakscopeError:
+        return []
+    return [(one.secret, one.column) for one in hidden]
 
 
 def describe_columns(data: Dataset) -> list[list[Any]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from leakscope.core.nouns import Estimate
 from leakscope.guards.hidden import Secret
 from leakscope.measures.shuffled import SelfCheck
-from leakscope.results.scores import FrozenModel, Scores, Worth
+from leakscope.results.scores import FrozenModel, RebuiltPicture, Scores, Worth
 
-Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 Needless = Literal["raw", "without", "plain", "noise", "early"]
 
 
@@ -119,14 +118,6 @@ class Seconds(FrozenModel):
 
     guard: float
     plain: float | None
-
-
-class RebuiltPicture(FrozenModel):
-    """A record and what was rebuilt of it, as PNG in base64: private."""
-
-    original: Base64
-    reconstruction: Base64
-    ssim: float | None
 
 
 class Tuning(FrozenModel):

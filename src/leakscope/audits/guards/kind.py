@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from leakscope.audits.guards import page
-from leakscope.audits.guards.asked import list_secrets, list_shields
-from leakscope.audits.guards.audit import GuardAudit
+from leakscope.audits.guards.audit import GuardAudit, list_secrets
 from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, TaskWorth
 from leakscope.audits.world import Parts, split
 from leakscope.core.tables import construct
-from leakscope.results.cell import Cell
-from leakscope.results.chapter import Chapter
+from leakscope.results.cell import Cell, list_shields
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
-from leakscope.results.result import Result
 
 
 @dataclass(frozen=True)
 class GuardKind:
     found = GuardsFound
+    tell = staticmethod(page.tell)
 
     def ask(self, cell: Cell) -> Asked:
         """Whoever attacks a guard knows it."""
-        guard = cell.game.get("guard")
         return Asked(
             secrets=tuple(column or secret for secret, column in list_secrets(cell.game)) or ("*",),
             questions=("guard",),
-            shields=tuple(list_shields(guard)) if guard else (),
+            shields=tuple(list_shields(cell.game.get("guard"))),
             protected=True,
             adaptive=True,
         )
@@ -76,10 +73,16 @@ class GuardKind:
         return entries
 
     def headline(self, cell: Cell, found: GuardsFound) -> str:
-        return "; ".join(_headline(judged) for judged in found.judged)
-
-    def tell(self, results: Sequence[Result[GuardsFound]]) -> Chapter:
-        return page.tell(results)
+        """What the strongest attacker still finds about each secret, and what the task is worth."""
+        lines = []
+        for judged in found.judged:
+            attack, task = judged.strongest, judged.utility.task.accuracy
+            scores = attack.scores.table
+            measure = next((name for name in scores if name in ("auroc", "ssim", "mse")), None)
+            left = f"{measure} {scores[measure].value:.3f}" if measure else ""
+            worth = f", task accuracy {task.value:.3f}" if task else ""
+            lines.append(f"{judged.title}: {attack.name} {left}{worth}")
+        return "; ".join(lines)
 
 
 def _prepare(world: World) -> tuple[GuardAudit, Parts]:
@@ -125,15 +128,6 @@ def _of_utility(about: Number, utility: TaskWorth, before: str = "") -> Iterator
     part = f"{before}fresh head" if utility.head == "fresh" else before.removesuffix(", ")
     yield from of_worth(replace(about, part=part), utility.task)
     yield from of_worth(replace(about, part=f"{before}own head"), utility.own)
-
-
-def _headline(judged: Judged) -> str:
-    """What the strongest attacker still finds about one secret, and what the task is worth."""
-    attack, task = judged.strongest, judged.utility.task.accuracy
-    shown = [(name, e.value) for name, e in attack.scores.present() if name in ("auroc", "ssim", "mse")]
-    found = ", ".join(f"{name} {value:.3f}" for name, value in shown[:1])
-    worth = f", task accuracy {task.value:.3f}" if task else ""
-    return f"{judged.title}: {attack.name} {found}{worth}"
 
 
 KIND = GuardKind()

@@ -21,8 +21,8 @@ from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import tabled
 from leakscope.data.tabular import rows_as
 from leakscope.guards.encoder import Encoder, load_encoder
+from leakscope.results.cell import Table
 
-Table = dict[str, Any]
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
 COLUMNED = ("attribute", "property")  # secrets that are a column's
 PICTURES = 6  # records that are shown, with what was rebuilt of them
@@ -73,43 +73,26 @@ def request_guard(
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
     guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
     more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
-    cells = [
-        {
-            "id": f"lambda {lam:g}",
-            "game": {
-                "name": "GuardAudit",
-                "guard": guard | {"lam": float(lam)},
-                "estimators": list(ESTIMATORS) if against == "attribute" else [],
-                "mapped": MAPPED if against == "attribute" and i == len(lams) - 1 else 0,
-                "baselines": i == 0,
-                **more,
-                "save": True,
-            },
-        }
-        for i, lam in enumerate(lams)
-    ]
-    cells += [
-        {
-            "id": text,
-            "game": {
-                "name": "GuardAudit",
-                "guard": _alike(_other(text, guard), guard | {"lam": float(lams[-1])}, equal),
-                "secret": against,
-                **({"column": column} if column else {}),
-                "baselines": False,
-                **more,
-                "save": True,
-            },
-        }
-        for text in beside
-    ]
-    defaults: Table = {"data": table, "trials": trials, "rehearsals": rehearsals}
-    defaults |= _sizes(records, train, public)
+    games: list[tuple[str, Table]] = []
+    for i, lam in enumerate(lams):
+        game: Table = {"guard": guard | {"lam": float(lam)}, "estimators": [], "mapped": 0}
+        if against == "attribute":
+            game |= {"estimators": list(ESTIMATORS), "mapped": MAPPED if i == len(lams) - 1 else 0}
+        games.append((f"lambda {lam:g}", game | {"baselines": i == 0}))
+    asked = {"secret": against} | ({"column": column} if column else {}) | {"baselines": False}
+    for text in beside:
+        other, like = _other(text, guard), guard | {"lam": float(lams[-1])}
+        tuned = {"name": "Tuned", "guard": other, "like": like, "to": equal} if equal else other
+        games.append((text, {"guard": tuned} | asked))
+    third = len(records) // 3  # for the guard, and for the adversary
+    sizes = {"train": train or min(12_000, third), "public": public or min(15_000, third)}
     document = {
         "name": f"Guard of {stem(data)}",
         "seeds": list(range(seeds)),
-        "defaults": defaults,
-        "cell": cells,
+        "defaults": {"data": table, "trials": trials, "rehearsals": rehearsals} | sizes,
+        "cell": [
+            {"id": name, "game": {"name": "GuardAudit", **game, **more, "save": True}} for name, game in games
+        ],
     }
     return document, held
 
@@ -136,11 +119,6 @@ def _other(text: str, guard: Table) -> Table:
     return {key: value for key, value in like.items() if key in takes} | table
 
 
-def _alike(other: Table, guard: Table, equal: str | None) -> Table:
-    """The other guard, at the strength at which it is as useful, or as private, if that is asked."""
-    return {"name": "Tuned", "guard": other, "like": guard, "to": equal} if equal else other
-
-
 def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, shown: bool) -> Table:
     """What is asked for beside the usual, if it can be."""
     if shadows and against != "membership":
@@ -155,12 +133,6 @@ def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, sho
     return {key: value for key, value in asked.items() if value} | (
         {"dimensions": dimensions} if dimensions == 3 else {}
     )
-
-
-def _sizes(records: Dataset, train: int | None, public: int | None) -> Table:
-    """A third for the guard and a third for the adversary, 12,000 and 15,000 at most."""
-    third = len(records) // 3
-    return {"train": train or min(12_000, third), "public": public or min(15_000, third)}
 
 
 def encoded(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Generic, Literal, Self, TypeVar, get_args
+from typing import Generic, Literal, Self, TypeVar, get_args
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from leakscope.core.nouns import Estimate
 from leakscope.measures.sensitivity import Norm
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.averages import Average
-from leakscope.results.scores import FrozenModel, Scores, Worth, tells
+from leakscope.results.scores import FrozenModel, RebuiltPicture, Scores, Worth, tells
 
 WHOLE, COUNTS = "all layers", "counts of labels"
 T = TypeVar("T", bound=Estimate | Average)  # of one seed, or over seeds
 Measure = Literal["none", "keep local", "freeze", "noise"]
-Base64 = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
 
 
 class Layer(FrozenModel):
@@ -143,10 +142,6 @@ class Rebuilt(Amount[T], Generic[T]):
     failures: int
 
     @property
-    def risk(self) -> Amount[T]:
-        return self
-
-    @property
     def scores(self) -> Scores[T]:
         return Scores[T](information=self.information, ssim=self.ssim, recovered=self.recovered)
 
@@ -160,6 +155,11 @@ class Original(FrozenModel, Generic[T]):
     most: float
     images: int
     attack: str
+
+    @property
+    def layers(self) -> dict[str, Rebuilt[T]]:
+        """Each set by its name."""
+        return {rebuilt.name: rebuilt for rebuilt in self.sets}
 
     @property
     def views(self) -> tuple[Rebuilt[T], ...]:
@@ -191,12 +191,9 @@ class Correlation(FrozenModel):
     n: int
 
 
-class Picture(FrozenModel):
-    """A private record and what was rebuilt of it from a ``set`` of layers, as PNG in base64."""
+class Picture(RebuiltPicture):
+    """From a ``set`` of layers."""
 
-    original: Base64
-    reconstruction: Base64
-    ssim: float | None
     set: str
 
 

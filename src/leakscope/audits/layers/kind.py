@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.attacks.family import Family
+from leakscope.audits.layers import page
 from leakscope.audits.layers.audit import LayerAudit
 from leakscope.audits.layers.found import COUNTS, WHOLE, LayersFound
 from leakscope.audits.world import (
@@ -22,11 +23,9 @@ from leakscope.core.nouns import Defense, Estimate
 from leakscope.core.tables import construct
 from leakscope.games.channels import GradientChannel
 from leakscope.measures.utility import accuracy
-from leakscope.results.cell import Cell, Table, words
-from leakscope.results.chapter import Chapter
+from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.kind import Asked, Kind, Measured, TableEntry, World
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
-from leakscope.results.result import Result
 from leakscope.training import logits
 
 QUESTION, INPUTS = "layers", "the inputs"
@@ -36,11 +35,12 @@ class LayersKind:
     """Which layers give a secret away."""
 
     found = LayersFound
+    tell = staticmethod(page.tell)
 
     def ask(self, cell: Cell) -> Asked:
         """An adversary who sees a layer knows what is done to it."""
         secrets = tuple(map(str, cell.game.get("secrets", ())))
-        shields = tuple(_tables(cell.defense))
+        shields = tuple(list_shields(cell.defense))
         return Asked(
             secrets=secrets + ((INPUTS,) if cell.game.get("images") else ()),
             questions=(QUESTION,),
@@ -132,27 +132,10 @@ class LayersKind:
         told = [f"{name}: {max(nats.value, 0.0):.2f} of {limit:.2f} nats" for name, nats, limit in most]
         return "; ".join(told) or "measured"
 
-    def tell(self, results: Sequence[Result[LayersFound]]) -> Chapter:
-        from leakscope.audits.layers.page import tell
-
-        return tell(results)
-
 
 def _prepare(world: World) -> tuple[LayerAudit, Parts]:
     audit: LayerAudit = construct(world.cell.game, "audit", trusted=world.trusted)
     return audit, split(world, standardise=world.records.x.dim() != 4)  # pictures stay between 0 and 1
-
-
-def _tables(value: object) -> Iterator[Table]:
-    """Every defense that a plan's table names, those inside others too."""
-    if isinstance(value, Mapping):
-        if "name" in value:
-            yield dict(value)
-        for inner in value.values():
-            yield from _tables(inner)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tables(item)
 
 
 def _part(found: LayersFound, key: str, names: Sequence[str]) -> str:

@@ -9,8 +9,8 @@ from leakscope.audits.inference.request import SECRETS, open_data, present, stem
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
 from leakscope.measures.fidelity import WINDOW
+from leakscope.results.cell import Table
 
-Table = dict[str, Any]
 SEVERAL = {"celeba": ("Male", "Eyeglasses"), "imdb": ("length",)}
 PEOPLE = {"celeba": "identity", "lfw": "identity", "cremad": "speaker", "har": "subject"}
 IMAGES = 6  # reconstructed, where records are pictures

@@ -64,36 +64,16 @@ def play_audit(
     rng: torch.Generator,
     values: tuple[str, ...] = (),
 ) -> Certified:
-    """The audit game, simulated exactly, and what it certifies; a bound above the guarantee is an error."""
-    std = defense.deviation(1)
-    transcript = simulated(crafted, std=std, trials=trials, rng=rng, statistic=audit.statistic)
-    found = certify(audit, crafted, defense, transcript, values)
-    least = partial(epsilon.epsilon_lower_bound, delta=audit.delta)
-    found = found.model_copy(update={"selfcheck": shuffled(transcript, least, tail=0.05, rng=rng)})
-    exact_test = audit.statistic == "likelihood ratio"
-    for bound in (found.certified, found.gaussian) if exact_test else (found.certified,):
-        if bound.low > found.exact + 1e-9:
-            raise LeakscopeError(
-                f"the trials certify epsilon {bound.low:.3f}, above the mechanism's own {found.exact:.3f}; "
-                f"the mechanism does not do what it says: report this."
-            )
-    return found
-
-
-def certify(
-    audit: AttributeAudit,
-    crafted: Crafted,
-    defense: DPSGD,
-    transcript: Transcript,
-    values: tuple[str, ...] = (),
-) -> Certified:
-    """What the trials certify about epsilon, beside what the mechanism promises.
+    """The audit game, simulated exactly, and what it certifies beside what the mechanism promises; a bound
+    above the guarantee is an error.
 
     Two records that differ in an attribute are up to twice the clip apart, which is what ``exact``
     takes; ``exact_added`` and the classical formula take the clip, as for a record added or removed.
     """
     std, delta = defense.deviation(1), audit.delta
-    return Certified(
+    transcript = simulated(crafted, std=std, trials=trials, rng=rng, statistic=audit.statistic)
+    least = partial(epsilon.epsilon_lower_bound, delta=delta)
+    found = Certified(
         attribute=audit.attribute,
         values=values,
         statistic=audit.statistic,
@@ -105,16 +85,24 @@ def certify(
         dimensions=crafted.dimensions,
         trials=len(transcript.secrets),
         point=epsilon.epsilon_point(transcript, delta=delta),
-        certified=epsilon.epsilon_lower_bound(transcript, delta=delta),
-        gaussian=epsilon.epsilon_lower_bound(transcript, delta=delta, trade_off="gaussian"),
-        sure=epsilon.epsilon_lower_bound(transcript, delta=delta, level=SURER),
+        certified=least(transcript),
+        gaussian=least(transcript, trade_off="gaussian"),
+        sure=least(transcript, level=SURER),
         saturation=epsilon.saturation(len(transcript.secrets), delta),
         classical=epsilon.classical_epsilon(defense.clip, std, delta),
         exact=epsilon.gaussian_epsilon(2 * defense.clip / std, delta),
         exact_added=epsilon.gaussian_epsilon(defense.clip / std, delta),
         histogram=_histogram(transcript),
-        selfcheck=None,
+        selfcheck=shuffled(transcript, least, tail=0.05, rng=rng),
     )
+    exact_test = audit.statistic == "likelihood ratio"
+    for bound in (found.certified, found.gaussian) if exact_test else (found.certified,):
+        if bound.low > found.exact + 1e-9:
+            raise LeakscopeError(
+                f"the trials certify epsilon {bound.low:.3f}, above the mechanism's own {found.exact:.3f}; "
+                f"the mechanism does not do what it says: report this."
+            )
+    return found
 
 
 def _histogram(transcript: Transcript) -> Histogram:

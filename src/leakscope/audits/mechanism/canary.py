@@ -128,7 +128,8 @@ def craft(
     starts = torch.randn(len(tries), *data.x.shape[1:], generator=rng)
     ends = torch.stack([torch.stack(pair) for pair, _ in tries])  # (tries, 2, columns)
     labels = torch.tensor([label for _, label in tries])
-    best, distance = _climb(model, params, starts, ends, labels, positions, clip=clip, steps=steps, rate=rate)
+    apart = _distance(model, params, positions, clip)
+    best, distance = _climb(lambda records: apart(records, ends, labels), starts, steps=steps, rate=rate)
     i = int(distance.argmax())
     x = _with(best[i], ends[i], positions)
     pair = Dataset(x, labels[i].repeat(2), {attribute: torch.arange(2)}, name="canary", columns=data.columns)
@@ -145,14 +146,9 @@ def sampled(
     own = data.x[row, positions]
     ends = torch.stack([own, next(value for value in values if not value.equal(own))])[None]
     start, label = data.x[row][None], data.y[row][None]
-    distance = _squares(model, params, start, ends, label, positions, clip).sqrt()
-    pair = Dataset(
-        _with(start[0], ends[0], positions),
-        label.repeat(2),
-        {attribute: torch.arange(2)},
-        name="record",
-        columns=data.columns,
-    )
+    distance = _distance(model, params, positions, clip)(start, ends, label).sqrt()
+    x = _with(start[0], ends[0], positions)
+    pair = Dataset(x, label.repeat(2), {attribute: torch.arange(2)}, name="record", columns=data.columns)
     return Crafted(pair, float(distance[0]), sum(value.numel() for value in params.values()))
 
 
@@ -167,16 +163,11 @@ def _with(record: Tensor, values: Tensor, positions: Tensor) -> Tensor:
     return record.expand(2, -1).index_copy(1, positions, values)
 
 
-def _squares(
-    model: nn.Module,
-    params: Params,
-    records: Tensor,
-    ends: Tensor,
-    labels: Tensor,
-    positions: Tensor,
-    clip: float,
-) -> Tensor:
-    """The squared distance between the clipped gradients of each record's two versions."""
+def _distance(
+    model: nn.Module, params: Params, positions: Tensor, clip: float
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """(records, their two values each, labels) -> the squared distance between the clipped gradients of each
+    record's two versions."""
 
     def gradient(record: Tensor, label: Tensor) -> Tensor:
         def loss(p: Params) -> Tensor:
@@ -190,28 +181,19 @@ def _squares(
         zero, one = _with(record, values, positions)
         return (gradient(one, label) - gradient(zero, label)).square().sum()
 
-    squares: Tensor = vmap(apart)(records, ends, labels)
+    squares: Callable[[Tensor, Tensor, Tensor], Tensor] = vmap(apart)
     return squares
 
 
 def _climb(
-    model: nn.Module,
-    params: Params,
-    starts: Tensor,
-    ends: Tensor,
-    labels: Tensor,
-    positions: Tensor,
-    *,
-    clip: float,
-    steps: int,
-    rate: float,
+    apart: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, rate: float
 ) -> tuple[Tensor, Tensor]:
     """All tries at once: the best iterate of each and its distance (the last can be half as good)."""
     records = starts.clone().requires_grad_()
     optimiser = torch.optim.Adam([records], lr=rate)
     best, reached = starts.clone(), torch.full((len(starts),), -1.0)
     for _ in range(steps + 1):
-        squares = _squares(model, params, records, ends, labels, positions, clip)
+        squares = apart(records)
         better = squares.detach() > reached
         best = torch.where(better[:, None], records.detach(), best)
         reached = torch.where(better, squares.detach(), reached)

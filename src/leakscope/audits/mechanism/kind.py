@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from leakscope.audits.mechanism import audit, page
 from leakscope.audits.mechanism.found import Certified
 from leakscope.results.cell import Cell
-from leakscope.results.chapter import Chapter
-from leakscope.results.kind import Asked, Measured, TableEntry, World
+from leakscope.results.kind import Asked, TableEntry
 from leakscope.results.number import Number, of_estimate, of_value
-from leakscope.results.result import Result
 
 
 @dataclass(frozen=True)
@@ -24,21 +22,17 @@ class MechanismKind:
         shields = (cell.defense,) if cell.defense else ()
         return Asked((secret,), ("attribute",), shields, bool(shields), adaptive=True)
 
-    def check(self, world: World) -> None:
-        audit.check(world)
-
-    def run(self, world: World) -> Measured[Certified]:
-        return audit.run(world)
+    check = staticmethod(audit.check)
+    run = staticmethod(audit.run)
+    tell = staticmethod(page.tell)
 
     def numbers(self, cell: Cell, found: Certified, about: Number) -> Iterator[Number]:
         """Certified: at least ``low``. An attack never shows how large an epsilon is at most: no ``high``."""
         about = replace(about, secret=found.attribute, attack=found.statistic, delta=found.delta)
-        for name, estimate in (("epsilon_any", found.certified), ("epsilon_gaussian", found.gaussian)):
-            number = of_estimate(about, name, estimate, 0.0)
-            yield replace(number, high=None, bound="lower")
-        if found.sure:
-            surer = of_estimate(about, "epsilon_any", found.sure, 0.0)
-            yield replace(surer, high=None, bound="lower", part="")
+        named = [("epsilon_any", found.certified), ("epsilon_gaussian", found.gaussian)]
+        named += [("epsilon_any", found.sure)] if found.sure else []
+        for name, estimate in named:
+            yield replace(of_estimate(about, name, estimate, 0.0), high=None, bound="lower")
         bound = replace(about, about="bound", attack="", bound="upper", covers="one step")
         yield from of_value(bound, "epsilon_exact", found.exact)
         yield from of_value(bound, "epsilon_exact_added", found.exact_added)
@@ -57,9 +51,6 @@ class MechanismKind:
             f"epsilon at least {found.certified.low:.2f} whatever the mechanism, {found.gaussian.low:.2f} as "
             f"it is Gaussian (its own bound: {found.exact:.2f})"
         )
-
-    def tell(self, results: Sequence[Result[Certified]]) -> Chapter:
-        return page.tell(results)
 
 
 KIND = MechanismKind()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
 from leakscope.audits.mechanism.found import Certified
 from leakscope.core.nouns import Estimate
 from leakscope.report import plot
-from leakscope.report.pages import certified, fill, marked, percent, plural, significant, small
+from leakscope.report.pages import certified, fill, percent, plural, significant, small
 from leakscope.results.averages import Average
-from leakscope.results.cell import Cell, stable, words
+from leakscope.results.cell import group_by, stable, words
 from leakscope.results.chapter import Chapter, Verdict
-from leakscope.results.kind import by_cell
+from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 
 FIGURES = 12  # histograms, at most
@@ -25,29 +24,27 @@ EPSILONS = ("certified", "gaussian", "exact", "classical")  # in the order of th
 
 
 @dataclass(frozen=True)
-class Ledger:
-    """One audit over its seeds. Without ``found`` every seed failed. Of every number it shows the one that
-    claims least: the smallest certified epsilon, the largest promise."""
-
-    cell: Cell
-    found: tuple[Certified, ...]
-    failures: tuple[tuple[int, str], ...]
-    attribute: str
-    keys: tuple[str, ...] = ()
+class Ledger(Runs[Certified]):
+    """One audit over its seeds. Of every number it shows the one that claims least: the smallest certified
+    epsilon, the largest promise."""
 
     @property
     def first(self) -> Certified:
-        return self.found[0]
+        return self.founds[0]
+
+    @property
+    def attribute(self) -> str:
+        return self.first.attribute if self.founds else str(self.cell.game.get("attribute", "?"))
 
     def certified(self, name: str) -> Average:
         """The epsilon that every seed certifies (``low``), of at most ``high`` that could have been."""
-        each: list[Estimate] = [getattr(one, name) for one in self.found]
+        each: list[Estimate] = [getattr(one, name) for one in self.founds]
         value, low, high = (min(getattr(e, end) for e in each) for end in ("value", "low", "high"))
         return Average(value, low, high, each[0].level, each[0].n, len(each), None, each[0].method)
 
     def largest(self, name: str) -> float | None:
-        values = [value for one in self.found if (value := getattr(one, name)) is not None]
-        return max(values) if len(values) == len(self.found) else None
+        values = [value for one in self.founds if (value := getattr(one, name)) is not None]
+        return max(values) if len(values) == len(self.founds) else None
 
     @property
     def record(self) -> str:
@@ -77,11 +74,11 @@ class Ledger:
     @property
     def exceeds(self) -> bool:
         """Whether more is certified than the guarantee allows."""
-        return any(max(one.certified.low, one.gaussian.low) > one.exact for one in self.found)
+        return any(max(one.certified.low, one.gaussian.low) > one.exact for one in self.founds)
 
     @property
     def order(self) -> tuple[object, ...]:
-        if not self.found:
+        if not self.founds:
             return (True, stable(self.cell.described))
         clip, std, trials = self.setting
         kind = self.first.statistic, self.first.delta
@@ -98,51 +95,36 @@ class Attribute:
 
     @property
     def measured(self) -> list[Ledger]:
-        return [audit for audit in self.audits if audit.found]
+        return [audit for audit in self.audits if audit.founds]
 
     @property
     def charts(self) -> list[list[Ledger]]:
         """What one chart of epsilon can hold: one statistic, one delta, at least two audits."""
-        groups = _alike(self.measured, lambda one: (one.statistic, one.delta))
-        return [group for group in groups if len(group) > 1]
+        groups = group_by(self.measured, lambda one: (one.first.statistic, one.first.delta))
+        return [group for group in groups.values() if len(group) > 1]
 
     @property
     def settings(self) -> list[list[Ledger]]:
         """Records put to the same test side by side: most of them, then most certified, first."""
-        groups = _alike(self.measured, lambda one: (one.statistic, one.delta, one.clip, one.std, one.trials))
-        return sorted(groups, key=lambda group: (-len(group), -max(_epsilon(audit) for audit in group)))
-
-
-def _alike(audits: Iterable[Ledger], key: Callable[[Certified], Any]) -> list[list[Ledger]]:
-    groups: dict[object, list[Ledger]] = {}
-    for audit in audits:
-        groups.setdefault(key(audit.first), []).append(audit)
-    return list(groups.values())
+        groups = group_by(self.measured, lambda one: (one.first.statistic, one.first.delta, one.setting))
+        return sorted(groups.values(), key=lambda group: (-len(group), -max(map(_epsilon, group))))
 
 
 def _epsilon(audit: Ledger) -> float:
-    return audit.certified("certified").low if audit.found else -1.0
+    return audit.certified("certified").low if audit.founds else -1.0
 
 
 def group_attributes(results: Iterable[Result[Certified]]) -> list[Attribute]:
     """Audits by attribute, the one with the largest certified epsilon first."""
-    ledgers = []
-    for runs in by_cell(results):
-        found = tuple(run.found for run in runs if run.found)
-        failures = tuple((run.seed, run.error or "nothing was measured") for run in runs if not run.found)
-        attribute = found[0].attribute if found else str(runs[0].cell.game.get("attribute", "?"))
-        keys = tuple(run.key for run in runs if run.found)
-        ledgers.append(Ledger(runs[0].cell, found, failures, attribute, keys))
-    groups: dict[tuple[str, str], list[Ledger]] = {}
-    for ledger in sorted(ledgers, key=lambda one: one.order):
-        groups.setdefault((ledger.attribute, ledger.cell.source), []).append(ledger)
+    ledgers = sorted((Ledger(tuple(runs)) for runs in by_cell(results)), key=lambda one: one.order)
+    groups = group_by(ledgers, lambda one: (one.attribute, one.cell.source))
     made = [Attribute(name, data, tuple(group)) for (name, data), group in groups.items()]
     return sorted(made, key=lambda a: (-max(_epsilon(audit) for audit in a.audits), a.name, a.data))
 
 
 def describe(audit: Ledger) -> str:
     """What one audit certifies, in one or two sentences."""
-    if not audit.found:
+    if not audit.founds:
         return f"It is not known what one step tells about {audit.attribute}: the audit failed."
     first, bound = audit.first, audit.certified("certified")
     level = percent(bound.level, 0)
@@ -166,8 +148,8 @@ def judge(attribute: Attribute) -> Verdict:
     """The answer about one attribute: the audit that certifies most. An epsilon has no band of severity: what
     is certified above 0 is a leak, and nothing certified is no all-clear."""
     audit = max(attribute.audits, key=_epsilon)
-    bound = audit.certified("certified") if audit.found else None
-    lost = sum(not one.found for one in attribute.audits)
+    bound = audit.certified("certified") if audit.founds else None
+    lost = sum(not one.founds for one in attribute.audits)
     return Verdict(
         severity="failed" if bound is None else "certified" if bound.low > 0 else "inconclusive",
         about=f"{attribute.name}, in one step",
@@ -176,7 +158,7 @@ def judge(attribute: Attribute) -> Verdict:
         notes=(f"{plural(lost, 'more audit')} failed.",) if lost and bound else (),
         anchor="dp",
         order=bound.low if bound else 0.0,
-        attack=f"{audit.first.statistic}, {audit.record} record" if audit.found else "",
+        attack=f"{audit.first.statistic}, {audit.record} record" if audit.founds else "",
         measure="epsilon",
         average=bound,
         defense=words(audit.cell.defense or {}),
@@ -194,32 +176,28 @@ def tell(results: Sequence[Result[Certified]]) -> Chapter:
     """What was certified, attribute by attribute."""
     attributes = group_attributes(results)
     audits = [audit for attribute in attributes for audit in attribute.audits]
-    failed = sum(not audit.found for audit in audits)
+    failed = sum(not audit.founds for audit in audits)
     lead = f"{plural(len(audits), 'audit')} of differential privacy, attribute by attribute"
+    body = fill(
+        "mechanism/page.html",
+        attributes=attributes,
+        histograms=_shown(attributes),
+        added=any(audit.founds and audit.largest("exact_added") for audit in audits),
+        describe=describe,
+        histogram=_histogram,
+        epsilons=_epsilons,
+    )
     return Chapter(
         lead=lead + (f"; {plural(failed, 'audit')} failed." if failed else "."),
         verdicts=tuple(judge(attribute) for attribute in attributes),
-        body=_body(attributes),
+        body=body,
         rules=("Differential privacy: by what is certified", RULES),
-        assumed=fill("mechanism/assumed.html", crafted=any(a.found and a.first.crafted for a in audits)),
+        assumed=fill("mechanism/assumed.html", crafted=any(a.founds and a.first.crafted for a in audits)),
         limits=(
             "A certified epsilon is a floor for the records that were audited. Another record, or more "
             "trials, may show more; the true epsilon of the mechanism lies between floor and guarantee.",
         ),
         settings=len(audits),
-    )
-
-
-def _body(attributes: Sequence[Attribute]) -> Markup:
-    return fill(
-        "mechanism/page.html",
-        attributes=attributes,
-        histograms=_shown(attributes),
-        added=any(audit.largest("exact_added") for a in attributes for audit in a.measured),
-        describe=describe,
-        histogram=_histogram,
-        epsilons=_epsilons,
-        mark=marked(plot.mark),
     )
 
 
@@ -238,18 +216,11 @@ def _shown(attributes: Sequence[Attribute]) -> dict[int, list[list[Ledger]]]:
 
 def _histogram(audit: Ledger, group: Sequence[Ledger], title: str) -> Markup:
     """On the axis that all records of the group share."""
-    spans = [(one.bins[0][0], one.bins[-1][1]) for one in group]
+    span = min(one.bins[0][0] for one in group), max(one.bins[-1][1] for one in group)
     table = audit.bins
     zero, one = ([row[k] / sum(row[k] for row in table) for row in table] for k in (2, 3))
-    return Markup(
-        plot.histogram(
-            [table[0][0], *(row[1] for row in table)],
-            (zero, one),
-            names=audit.values,
-            span=(min(low for low, _ in spans), max(high for _, high in spans)),
-            title=title,
-        )
-    )
+    edges = [table[0][0], *(row[1] for row in table)]
+    return Markup(plot.histogram(edges, (zero, one), names=audit.values, span=span, title=title))
 
 
 def _epsilons(group: Sequence[Ledger], title: str) -> Markup:
@@ -259,7 +230,7 @@ def _epsilons(group: Sequence[Ledger], title: str) -> Markup:
     columns = {}
     for audit in group:
         labels = [f"{value:,g}" for value in audit.setting[: 3 if several else 2]]
-        most = min(one.saturation for one in audit.found)
+        most = min(one.saturation for one in audit.founds)
         _, points, _ = columns.setdefault(audit.setting, (labels, [], most))
         for place, name in enumerate(EPSILONS):
             measured = place < 2

@@ -162,7 +162,10 @@ def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], see
         games=len(games),
         scores=Scores[Estimate].model_validate({name: _mean(found) for name, found in each.items()}),
         deviation=Scores[float].model_validate(
-            {name: _deviation([estimate.value for estimate in found]) for name, found in each.items()}
+            {
+                name: statistics.stdev(estimate.value for estimate in found) if len(found) > 1 else 0.0
+                for name, found in each.items()
+            }
         ),
         clients=tuple(
             Client(
@@ -220,7 +223,3 @@ def _mean(found: Sequence[Estimate]) -> Estimate:
     basis = Mean(value, found[0].n, parts) if len(parts) == len(found) else None
     method = f"{found[0].method}, mean of {len(found)} clients"
     return replace(found[0], value=value, low=low, high=high, method=method, basis=basis)
-
-
-def _deviation(values: Sequence[float]) -> float:
-    return statistics.stdev(values) if len(values) > 1 else 0.0

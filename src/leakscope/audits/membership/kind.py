@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
+from leakscope.audits.membership import page
 from leakscope.audits.membership.found import MembershipFound
-from leakscope.audits.membership.page import tell
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.core.tables import construct
-from leakscope.results.cell import Cell, Table, words
-from leakscope.results.chapter import Chapter
+from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
-from leakscope.results.result import Result
 
 
 class MembershipKind:
     """Who was trained on, told from what crossed the wire (paper 002)."""
 
     found = MembershipFound
+    tell = staticmethod(page.tell)
 
     def ask(self, cell: Cell) -> Asked:
         """The attacks are told of no defense; what the clients of a recording had in place nobody says."""
         game = cell.game
-        shields = tuple(_inside((cell.defense, game.get("upload"))))
+        shields = tuple(list_shields([cell.defense, game.get("upload")]))
         if (virtual := game.get("virtual", 1)) != 1:
             shields += ({"name": "virtual clients", "in each": virtual},)
         protected = None if "recording" in game else bool(shields)
@@ -77,21 +76,10 @@ class MembershipKind:
             f"{name} finds {rate.value:.0%} of members at 1% false alarms" for name, rate, _ in hits if rate
         )
 
-    def tell(self, results: Sequence[Result[MembershipFound]]) -> Chapter:
-        return tell(results)
-
 
 def _audit(world: World) -> MembershipAudit | RecordingAudit:
     audit: MembershipAudit | RecordingAudit = construct(world.cell.game, "audit", trusted=world.trusted)
     return audit
-
-
-def _inside(tables: Sequence[object]) -> Iterator[Table]:
-    """Every defense among them, and those inside others."""
-    for table in tables:
-        if isinstance(table, Mapping) and table.get("name"):
-            yield dict(table)
-            yield from _inside([*(table.get("defenses") or ()), table.get("defense")])
 
 
 KIND = MembershipKind()

@@ -16,7 +16,7 @@ from leakscope.audits.membership.view import CHANCE, SEVERE, SUBSTANTIAL, Client
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, number, percent, plural, spoken
 from leakscope.results.averages import Average, needed
-from leakscope.results.cell import Cell
+from leakscope.results.cell import Cell, capitalise
 from leakscope.results.chapter import LEAKS, SEVERITIES, Chapter, Verdict
 from leakscope.results.result import Result
 
@@ -61,14 +61,7 @@ def tell(results: Sequence[Result[MembershipFound]]) -> Chapter:
     return Chapter(
         lead=f"{plural(len(federations), 'federation')} audited for {ABOUT}{failed}.",
         verdicts=tuple(_verdict(watch, f"members-{i}") for i, watch in enumerate(every, 1)),
-        body=fill(
-            "membership/page.html",
-            watches=every,
-            rows=rows,
-            drawn=drawn,
-            icon=marked(plot.severity),
-            roc=marked(plot.roc),
-        ),
+        body=fill("membership/page.html", watches=every, rows=rows, drawn=drawn, roc=marked(plot.roc)),
         rules=(CHOICE, RULES),
         assumed=Markup(ASSUMED),
         limits=LIMITS,
@@ -103,7 +96,7 @@ def _verdict(watch: Watch, anchor: str) -> Verdict:
 
 def _sentence(federation: Federation) -> str:
     """What the strongest attack finds in the mean, and at the worst client where that is worse."""
-    attack, site, judged = federation.strongest, federation.exposed, federation.founds[0].judged
+    attack, site, judged = federation.strongest, federation.exposed, federation.first.judged
     someone = f"With {federation.defense}, someone" if federation.defense else "Someone"
     taught = " and is told half of the members" if attack.taught else ""
     whose = "its" if federation.seen == "uploads" else "their"
@@ -142,8 +135,7 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
 def _notes(watch: Watch) -> Iterator[str]:
     """What belongs to the verdict of one dataset."""
     worst, best = watch.worst, watch.best_defended
-    for seed, reason in worst.failures:
-        yield f"Seed {seed} failed{' and is in no number here' if worst.attacks else ''}: {reason}"
+    yield from map(capitalise, worst.failures)
     if worst.severity not in LEAKS:
         yield from worst.doubts
     if worst.attacks and not worst.sites and worst.strongest.games > 1:
@@ -155,7 +147,7 @@ def _notes(watch: Watch) -> Iterator[str]:
             accuracies = (percent(one.utility.accuracy.value) for one in (best, free) if one.utility.accuracy)
             cost = " Task accuracy {}, without defense {}.".format(*accuracies)
         yield (
-            f"{_sentence(best)} ClientReading: {SEVERITIES[best.severity].lower()}."
+            f"{_sentence(best)} Reading: {SEVERITIES[best.severity].lower()}."
             f"{least if len(watch.defended) > 1 else ''}{cost}"
         )
     lost = len(watch.federations) - len(watch.measured)
@@ -165,7 +157,7 @@ def _notes(watch: Watch) -> Iterator[str]:
 
 
 def _watcher(federation: Federation) -> str:
-    found = federation.founds[0]
+    found = federation.first
     rounds = plural(found.rounds, "round")
     if found.seen == "sum":
         return f"only the sum of {plural(found.clients, 'client')}' updates of {rounds}"
@@ -175,7 +167,7 @@ def _watcher(federation: Federation) -> str:
 
 def _own(federation: Federation) -> str:
     """How many records a member is sought among: one client's, or all of them."""
-    found = federation.founds[0]
+    found = federation.first
     if found.seen != "uploads":
         return f"{found.members:,}"
     dealt = not federation.recorded and federation.cell.game.get("how", "iid") == "iid"

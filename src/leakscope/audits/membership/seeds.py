@@ -16,11 +16,10 @@ from leakscope.audits.membership.view import (
     Watch,
     pick_strongest,
 )
-from leakscope.core.nouns import Estimate
 from leakscope.measures.success import over_seeds
 from leakscope.results.averages import Average, average, mean, mean_roc
-from leakscope.results.cell import Table, differences, stable
-from leakscope.results.kind import by_cell
+from leakscope.results.cell import Table, differences, group_by, stable
+from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
 
@@ -30,10 +29,8 @@ AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lowe
 
 def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
     """The audits of federations by dataset, the worst first."""
-    groups: dict[str, list[Federation]] = {}
-    for runs in by_cell(results):
-        data = runs[0].cell.data
-        groups.setdefault(stable([data.get("name"), data.get("path")]), []).append(_federation(runs))
+    federations = [_federation(tuple(runs)) for runs in by_cell(results)]
+    groups = group_by(federations, lambda one: stable([one.cell.data.get(k) for k in ("name", "path")]))
     every = [Watch(group[0].cell.source, tuple(_order(group))) for group in groups.values()]
     every.sort(key=lambda watch: watch.worst.worst_first)
     numbers = count(1)
@@ -45,9 +42,8 @@ def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
 
 def _order(group: Sequence[Federation]) -> list[Federation]:
     """Kin together, the worst kin first; in each, no defense before the defenses."""
-    kin: dict[str, list[Federation]] = {}
-    for one, differs in zip(group, differences([_settings(one) for one in group], ()), strict=True):
-        kin.setdefault(one.victim, []).append(replace(one, differs=differs))
+    told = zip(group, differences([_settings(one) for one in group], ()), strict=True)
+    kin = group_by((replace(one, differs=differs) for one, differs in told), lambda one: one.victim)
     families = sorted(kin.values(), key=lambda family: min(one.worst_first for one in family))
     return [
         one
@@ -65,29 +61,15 @@ def _settings(one: Federation) -> Table:
     return both | ({"recording": one.recorded} if one.recorded else {})
 
 
-def _federation(results: Sequence[Result[MembershipFound]]) -> Federation:
-    runs = [(result.key, result.found) for result in results if result.found and not result.error]
-    founds = tuple(found for _, found in runs)
+def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
+    founds = Runs(results).founds
     utility = average_worth([found.utility for found in founds])
     doubts = tuple(_doubts(founds, utility))
     few = min((found.judged for found in founds), default=0) < FEWEST
     tables = list(zip(*(found.attacks for found in founds), strict=True))
-    return Federation(
-        cell=results[0].cell,
-        keys=tuple(key for key, _ in runs),
-        founds=founds,
-        failures=tuple(
-            (result.seed, result.error or "nothing was measured")
-            for result in results
-            if result.error or not result.found
-        ),
-        attacks=tuple(_average_attack(same, few, not doubts) for same in tables),
-        sites=tuple(
-            sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
-        ),
-        utility=utility,
-        doubts=doubts,
-    )
+    sites = sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
+    attacks = tuple(_average_attack(same, few, not doubts) for same in tables)
+    return Federation(results, attacks, tuple(sites), utility, doubts)
 
 
 def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
@@ -112,7 +94,7 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
     assert scores.tpr_at_1  # `MemberAttack` lets in none without
     assert scores.auroc
     first, games = same[0], min(attempt.games for attempt in same)
-    spreads = [dict(attempt.deviation.present()) for attempt in same] if games > 1 else [{}]
+    spreads = [attempt.deviation.table for attempt in same] if games > 1 else [{}]
     deviation = {
         name: mean([spread[name] for spread in spreads])
         for name in spreads[0]
@@ -125,8 +107,7 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
         auroc=scores.auroc,
         few=few,
         sound=sound,
-        uses=first.uses,
-        label=first.label,
+        first=first,
         games=games,
         scores=scores,
         deviation=Scores[float].model_validate(deviation),
@@ -150,17 +131,14 @@ def _sites(tables: Sequence[Sequence[MemberAttack]], few: bool, sound: bool) -> 
 
 
 def _widen(clients: Sequence[Client], measure: str, among: int) -> Average:
-    """A measure over seeds, at a level at which the intervals of so many clients hold together."""
-    estimates = [_widen_one(dict(client.scores.present())[measure], among) for client in clients]
+    """A measure over seeds, at a level at which the intervals of so many clients hold together. Where nothing
+    is known of what an interval rests on, it says so."""
+    estimates = []
+    for estimate in (client.scores.table[measure] for client in clients):
+        error, basis = (1 - estimate.level) / among, estimate.basis
+        low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
+        estimates.append(replace(estimate, low=low, high=high, level=1 - error))
     known = MEASURES[measure]
     whole = over_seeds(estimates, level=estimates[0].level, least=known.least, most=known.most)
     plain = average(estimates, least=known.least, most=known.most)
     return replace(plain, low=whole.low, high=whole.high, level=whole.level)
-
-
-def _widen_one(estimate: Estimate, among: int) -> Estimate:
-    error = (1 - estimate.level) / among
-    if estimate.basis is None:  # nothing is known of it, and its interval says so
-        return replace(estimate, low=0.0, high=1.0, level=1 - error)
-    low, high = estimate.basis.low(error / 2), estimate.basis.high(error / 2)
-    return replace(estimate, low=low, high=high, level=1 - error)

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 from scipy import stats
 
-from leakscope.attacks.alignment import Label, Sees
-from leakscope.audits.membership.found import MembershipFound
+from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.judged import RATES
 from leakscope.results.averages import Average, Curve
-from leakscope.results.cell import WORDS, Cell, stable, words
+from leakscope.results.cell import WORDS, stable, words
 from leakscope.results.chapter import LEAKS, SEVERITIES
+from leakscope.results.kind import Runs
 from leakscope.results.scores import Scores, Worth, tells
 
 CHANCE = 0.01  # what guessing finds of the members while naming 1% of the others
@@ -23,16 +23,9 @@ SUBSTANTIAL, SEVERE = 0.03, 0.1  # where the words for severity change; stated o
 SHOWN = 12  # clients that are named before it is said how many more there are
 SHIELDS = ("upload", "virtual", "repartition")  # of a federation's game: defenses, told as such
 ASIDE = (*WORDS, "game", "defense", "adaptive", "attack", "rehearsals", "training")  # of a cell
-SETTINGS = (
-    "attacks",
-    "scored",
-    "known",
-    "held",
-    "validation",
-    "server_rate",
-    "digest",
-    "records",
-)  # of a game
+SETTINGS = (  # of a game
+    "attacks", "scored", "known", "held", "validation", "server_rate", "digest", "records",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,8 +89,7 @@ class Site(ClientReading):
 class AttackOverSeeds(ClientReading):
     """One attack on a federation: means over ``games`` and seeds, and their standard deviation over games."""
 
-    uses: Sees | None
-    label: Label | None
+    first: MemberAttack
     games: int
     scores: Scores[Average]
     deviation: Scores[float]
@@ -112,19 +104,20 @@ class AttackOverSeeds(ClientReading):
 
 
 @dataclass(frozen=True)
-class Federation:
-    """One federation over its seeds. Without ``founds`` every seed failed."""
+class Federation(Runs[MembershipFound]):
+    """One federation over its seeds: every attack in the mean over clients, every client by the strongest
+    attack on it, and why that nothing was found would say nothing."""
 
-    cell: Cell
-    keys: tuple[str, ...]
-    founds: tuple[MembershipFound, ...]
-    failures: tuple[tuple[int, str], ...]
     attacks: tuple[AttackOverSeeds, ...]
     sites: tuple[Site, ...]
     utility: Worth[Average]
     doubts: tuple[str, ...] = ()
     number: int = 0
     differs: str = ""
+
+    @property
+    def first(self) -> MembershipFound:
+        return self.founds[0]
 
     @property
     def recorded(self) -> str:
@@ -175,7 +168,7 @@ class Federation:
     @property
     def watched(self) -> str:
         """The clients by name, the first of them if they are many."""
-        names = self.founds[0].watched
+        names = self.first.watched
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more
 
@@ -226,7 +219,7 @@ class Federation:
     def unlikely(self, rate: float, realised: Average) -> bool:
         """Whether so many false alarms have a chance below 0.5% if held-out and judged records were drawn
         alike: their number is then beta-binomial. Clients and seeds are taken for one."""
-        held, n = self.founds[0].held, self.founds[0].judged
+        held, n = self.first.held, self.first.judged
         k = math.floor(rate * (held + 1) * (1 + 1e-12))
         alarms = math.ceil(realised.value * n)
         return bool(n and k) and float(stats.betabinom.sf(alarms - 1, n, k, held + 1 - k)) < 0.005

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -34,9 +34,9 @@ def _judged(one: Json) -> dict[str, Any]:
         "column": one["column"],
         "values": one["values"],
         "utility": _utility(one["utility"], one["secret"]),
-        "attacks": _attacks(one["attacks"]),
+        "attacks": [_attack(entry) for entry in one["attacks"]],
         "stale": _attack(one["stale"]) if one.get("stale") else None,
-        "single": _attacks(one.get("single") or ()),
+        "single": [_attack(entry) for entry in one.get("single") or ()],
         "baselines": [_baseline(plain, one) for plain in one.get("baselines") or ()],
         "theorem": {key: promise[key] for key in ("entropy", "bound", "measured")} if promise else None,
         "information": {
@@ -45,10 +45,6 @@ def _judged(one: Json) -> dict[str, Any]:
         },
         "map": {key: picture[key] for key in ("before", "after")} if picture else None,
     }
-
-
-def _attacks(entries: Sequence[Json]) -> list[dict[str, Any]]:
-    return [_attack(entry) for entry in entries]
 
 
 def _attack(entry: Json) -> dict[str, Any]:
@@ -73,7 +69,7 @@ def _baseline(plain: Json, one: Json) -> dict[str, Any]:
         "name": name,
         "needless": NEEDLESS.get(name, other),
         "utility": _utility(plain["utility"], one["secret"]),
-        "attacks": _attacks(plain["attacks"]),
+        "attacks": [_attack(entry) for entry in plain["attacks"]],
     }
 
 

@@ -1,20 +1,15 @@
 """A gate: a declared risk appetite, held against what audits measured and accountants promise."""
 
-from leakscope.results.gate.appetite import Appetite, Declared, Limit, parse, read
+from leakscope.results.gate.appetite import Appetite, parse, read
 from leakscope.results.gate.readings import complete, read_results
-from leakscope.results.gate.verdict import APPETITE, GateVerdict, Judgement, LimitVerdict, judge, judge_kept
-from leakscope.results.gate.words import as_json, as_section, as_text
+from leakscope.results.gate.verdict import APPETITE, GateVerdict, judge, judge_kept
+from leakscope.results.gate.words import as_json, as_text
 
 __all__ = [
     "APPETITE",
     "Appetite",
-    "Declared",
     "GateVerdict",
-    "Judgement",
-    "Limit",
-    "LimitVerdict",
     "as_json",
-    "as_section",
     "as_text",
     "complete",
     "judge",

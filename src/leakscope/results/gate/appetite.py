@@ -71,7 +71,9 @@ class Limit(BaseModel):
         if self.defense == "none":
             return reading.unprotected
         wanted = {"name": self.defense} if isinstance(self.defense, str) else self.defense
-        return any(all(shield.get(k) == value for k, value in wanted.items()) for shield in reading.shields)
+        return any(
+            all(shield.get(k) == value for k, value in wanted.items()) for shield in reading.asked.shields
+        )
 
     def faces(self, reading: Reading) -> bool:
         """Whether the adversary was one that the limit is for."""

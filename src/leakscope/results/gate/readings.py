@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leakscope.results import store
-from leakscope.results.cell import Table, plan_of, stable
+from leakscope.results.cell import group_by, plan_of, stable
 from leakscope.results.kind import Asked, kind_named, numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result
@@ -34,10 +34,6 @@ class Reading:
     surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
     bounds: tuple[Number, ...] = ()
     failure: str = ""
-
-    @property
-    def shields(self) -> tuple[Table, ...]:
-        return self.asked.shields
 
     @property
     def unprotected(self) -> bool:
@@ -77,7 +73,7 @@ class Reading:
     @property
     def setting(self) -> tuple[str, str, str, tuple[str, ...]]:
         """What was attacked, whoever did it."""
-        return self.secret, self.data, stable(self.shields), self.kinds
+        return self.secret, self.data, stable(self.asked.shields), self.kinds
 
 
 def read_results(folder: Path) -> list[Result[Any]]:
@@ -102,21 +98,27 @@ def read(result: Result[Any]) -> list[Reading]:
     if rows[0].error:
         reason = rows[0].error.rstrip(".")
         return [
-            _about(result, asked, secret, asked.questions, reason) for secret in asked.secrets or (EVERY,)
+            Reading(
+                key=result.key,
+                seed=result.seed,
+                kinds=asked.questions,
+                secret=secret,
+                data=result.cell.source,
+                asked=asked,
+                adversaries=_adversaries(asked.adaptive),
+                attack=asked.attack,
+                failure=reason,
+            )
+            for secret in asked.secrets or (EVERY,)
         ]
-    groups: dict[tuple[str, str, str, bool | None, str], list[Number]] = {}
-    for row in rows:
-        if row.about == "leakage":
-            groups.setdefault((row.secret, row.attack, row.part, row.adaptive, row.question), []).append(row)
+    leaks = [row for row in rows if row.about == "leakage"]
+    groups = group_by(leaks, lambda row: (row.secret, row.attack, row.part, row.adaptive, row.question))
     return [_reading(result, asked, group, rows) for group in groups.values()]
 
 
 def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: Sequence[Number]) -> Reading:
     first = group[0]
-    levels: dict[str, list[Number]] = {}
-    for row in group:
-        levels.setdefault(row.measure, []).append(row)
-    ordered = {name: sorted(found, key=lambda row: row.level or 0.0) for name, found in levels.items()}
+    ordered = group_by(sorted(group, key=lambda row: row.level or 0.0), lambda row: row.measure)
     return Reading(
         key=result.key,
         seed=result.seed,
@@ -129,22 +131,6 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         measured={name: found[0] for name, found in ordered.items()},
         surer={name: found[-1] for name, found in ordered.items() if len(found) > 1},
         bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
-    )
-
-
-def _about(result: Result[Any], asked: Asked, secret: str, kinds: tuple[str, ...], failure: str) -> Reading:
-    cell = result.cell
-    heard = _adversaries(asked.adaptive)
-    return Reading(
-        result.key,
-        result.seed,
-        kinds,
-        secret,
-        cell.source,
-        asked,
-        heard,
-        attack=asked.attack,
-        failure=failure,
     )
 
 

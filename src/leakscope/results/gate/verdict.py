@@ -151,7 +151,7 @@ def _exists(limit: Limit, every: Sequence[Reading]) -> None:
     """Refuse a secret, a game or a defense that no result knows, with those that there are."""
     secrets = list(dict.fromkeys(reading.secret for reading in every))
     games = list(dict.fromkeys(kind for reading in every for kind in reading.kinds))
-    shields = list(dict.fromkeys(str(s.get("name")) for reading in every for s in reading.shields))
+    shields = list(dict.fromkeys(str(s.get("name")) for reading in every for s in reading.asked.shields))
     named = limit.defense if isinstance(limit.defense, str) else (limit.defense or {}).get("name")
     for what, name, there in (
         ("secret", limit.secret, [*secrets, EVERY]),
@@ -226,13 +226,13 @@ def _judge_reading(
     promised, holds, reason = _promise(limit, reading, declared)
     said: Word = "pass" if holds else OPEN
     combined: Word = "fail" if measured == "fail" else "pass" if "pass" in (measured, said) else OPEN
-    if combined != OPEN:
-        reason = "the lower limit is above it" if combined == "fail" else ""
-        reason = (
-            "an upper bound keeps it, whoever attacks" if combined == "pass" and measured == OPEN else reason
-        )
-    still = combined == OPEN and number is not None and number.bound == "estimate" and not doubt
-    enough = _enough(number, limit, errors, (low, high)) if still and number else None
+    enough = None
+    if combined == "fail":
+        reason = "the lower limit is above it"
+    elif combined == "pass":
+        reason = "an upper bound keeps it, whoever attacks" if measured == OPEN else ""
+    elif number is not None and number.bound == "estimate" and not doubt:
+        enough = _enough(number, limit, errors, (low, high))
     why = reason or doubt or ("" if combined != OPEN else "the limit lies inside the interval")
     return Judgement(reading, number, low, high, promised, measured, said, combined, why, enough)
 

@@ -1,10 +1,10 @@
-"""A verdict for machines, for people at a terminal, and for the page."""
+"""A verdict for machines, for people at a terminal, and the words that the page has of it too."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from leakscope.results.cell import words
+from leakscope.results.cell import capitalise, words
 from leakscope.results.gate.appetite import EPSILON, Limit
 from leakscope.results.gate.verdict import NEVER, GateVerdict, Judgement, LimitVerdict
 from leakscope.results.scores import MEASURES
@@ -98,31 +98,35 @@ def _details(one: LimitVerdict) -> list[str]:
     """What decides a limit, and what would."""
     decisive = one.decisive
     if decisive is None:
-        return [f"{one.reason[:1].upper()}{one.reason[1:]}."]
-    where = f"{_setting(decisive)}, seed {decisive.reading.seed}"
+        return [f"{capitalise(one.reason)}."]
+    where = f"{name_setting(decisive)}, seed {decisive.reading.seed}"
     told = _numbers(decisive)
     lines = [f"{where}: {told}." if told else f"{where}."]
     if decisive.reason:
-        lines.append(f"{decisive.reason[:1].upper()}{decisive.reason[1:]}.")
+        lines.append(f"{capitalise(decisive.reason)}.")
     if one.enough:
-        lines.append(_trials(one))
+        lines.append(say_trials(one))
     same, several = sum(o.combined == decisive.combined for o in one.judgements), len(one.judgements)
     if several > 1:
         lines.append(f"{same} of {several} readings: {decisive.combined}.")
-    if one.combined == "pass" and _unaware(one):
+    if tried_unaware(one):
         lines.append("Defended, but tried only by an adversary who does not know of the defense.")
     return lines
 
 
-def _trials(one: LimitVerdict) -> str:
-    trials, by = one.enough or (0, "")
+def say_trials(one: LimitVerdict) -> str:
+    """How many trials would be enough, where any number would."""
+    if one.enough is None:
+        return ""
+    trials, by = one.enough
     return f"About {trials:,} trials would probably decide (computed by {by})."
 
 
-def _unaware(one: LimitVerdict) -> bool:
-    """Whether only an adversary who does not know of the defense was tried."""
+def tried_unaware(one: LimitVerdict) -> bool:
+    """Whether it passes, and only an adversary who does not know of the defense was tried."""
     tried = [judgement.reading.adversaries for judgement in one.judgements]
-    return ("static",) in tried and not any("adaptive" in adversaries for adversaries in tried)
+    static = ("static",) in tried and not any("adaptive" in adversaries for adversaries in tried)
+    return one.combined == "pass" and static
 
 
 def say_limit(limit: Limit) -> str:
@@ -156,11 +160,12 @@ def notes(verdict: GateVerdict) -> list[str]:
         f"attacks too, since one of them is enough to fail."
     ]
     if any(one.limit.measure == EPSILON for one in verdict.limits):
-        lines.append(f"{NEVER[:1].upper()}{NEVER[1:]}. That takes an accountant.")
+        lines.append(f"{capitalise(NEVER)}. That takes an accountant.")
     return lines
 
 
-def _setting(one: Judgement) -> str:
+def name_setting(one: Judgement) -> str:
+    """What was attacked, and by whom."""
     reading = one.reading
     parts = (reading.secret, reading.data, f"defense {reading.defense}", reading.attack)
     return ", ".join(part for part in parts if part)
@@ -169,7 +174,7 @@ def _setting(one: Judgement) -> str:
 def _numbers(one: Judgement) -> str:
     parts = []
     if one.number is not None and one.number.value is not None:
-        ends = f"{_shown(one.low)} to {_shown(one.high)}"
+        ends = f"{shown(one.low)} to {shown(one.high)}"
         trials = f"{one.number.n:,} trials, " if one.number.n else ""
         parts.append(f"measured {one.number.value:.3f} ({ends}; {trials}{one.number.method})")
     if one.promised is not None:
@@ -177,45 +182,6 @@ def _numbers(one: Judgement) -> str:
     return ", ".join(parts)
 
 
-def _shown(value: float | None) -> str:
+def shown(value: float | None) -> str:
+    """Three digits, a true minus, and a dash where there is none."""
     return "–" if value is None else f"{value:.3f}".replace("-", "−")
-
-
-def as_section(verdict: GateVerdict) -> dict[str, Any]:
-    """What the template gate.html shows: words and numbers ready for it, none of them markup."""
-    return {
-        "word": verdict.combined,
-        "icon": ICONS[verdict.combined],
-        "summary": summarise(verdict),
-        "limits": [
-            {
-                "asked": say_limit(one.limit),
-                "at_most": f"{one.limit.at_most:g}",
-                "word": one.combined,
-                "icon": ICONS[one.combined],
-                "measured": one.measured,
-                "declared": one.declared,
-                "reason": one.reason,
-                "trials": _trials(one) if one.enough else "",
-                "unaware": one.combined == "pass" and _unaware(one),
-                "rows": [_row(judgement) for judgement in one.judgements],
-            }
-            for one in verdict.limits
-        ],
-        "notes": notes(verdict),
-    }
-
-
-def _row(one: Judgement) -> dict[str, Any]:
-    value = one.number.value if one.number else None
-    return {
-        "setting": _setting(one),
-        "seed": one.reading.seed,
-        "value": _shown(value),
-        "interval": "" if value is None else f"{_shown(one.low)} to {_shown(one.high)}",
-        "promised": "–" if one.promised is None else f"{one.promised:.3g}",
-        "n": one.number.n if one.number else None,
-        "word": one.combined,
-        "icon": ICONS[one.combined],
-        "reason": one.reason,
-    }

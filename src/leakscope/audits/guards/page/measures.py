@@ -11,8 +11,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from leakscope.audits.guards import found
-from leakscope.core.nouns import Estimate
-from leakscope.results.averages import Average, Curve, average, mean, mean_roc
+from leakscope.results.averages import Average, Curve, average, average_free, mean, mean_roc
 from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
 
 DRAWN = 500  # points of a map, at most
@@ -36,7 +35,7 @@ class AttackAverage:
     @property
     def estimates(self) -> Mapping[str, Average]:
         """By the name of the measure."""
-        return dict(self.scores.present())
+        return self.scores.table
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,7 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
     for same in zip(*(run.judged for run in runs), strict=True):
         first, shown = same[0], same[0].map  # maps are of one seed
         information = {
-            name: _average_free([one.information[name].estimate for one in same])
-            for name in first.information
+            name: average_free([one.information[name].estimate for one in same]) for name in first.information
         }
         tried = _try(same)
         yield JudgedAverage(
@@ -162,7 +160,10 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
             tried=tried,
             stale=next(iter(_attacks([[one.stale] if one.stale else [] for one in same])), None),
             single=_attacks([one.single for one in same]),
-            baselines=tuple(_baselines([one.baselines for one in same])),
+            baselines=tuple(
+                BaselineAverage(each[0].name, each[0].needless, _try(each))
+                for each in zip(*(one.baselines for one in same), strict=True)
+            ),
             theorem=_theorem(same, tried),
             information=information,
             methods={name: one.estimate.method for name, one in first.information.items()},
@@ -172,13 +173,12 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
 
 
 def _try(same: Sequence[found.Tried]) -> TriedAverage:
-    attacks = _attacks([one.attacks for one in same])
     owns = [one.utility.own for one in same]
     return TriedAverage(
         head=same[0].utility.head,
         task=average_worth([one.utility.task for one in same]),
         own=average_worth([own for own in owns if own]) if all(owns) else Worth[Average](),
-        attacks=attacks,
+        attacks=_attacks([one.attacks for one in same]),
         strongest=_average_attack([one.strongest for one in same]),
     )
 
@@ -213,11 +213,6 @@ def _average_attack(same: Sequence[found.Attacked]) -> AttackAverage:
     )
 
 
-def _baselines(lists: Sequence[Sequence[found.Baseline]]) -> Iterator[BaselineAverage]:
-    for same in zip(*lists, strict=True):
-        yield BaselineAverage(same[0].name, same[0].needless, _try(same))
-
-
 def _theorem(same: Sequence[found.Judged], tried: TriedAverage) -> TheoremAverage | None:
     theorems = [one.theorem for one in same if one.theorem]
     if not theorems:
@@ -226,7 +221,7 @@ def _theorem(same: Sequence[found.Judged], tried: TriedAverage) -> TheoremAverag
     rates = [(one.theorem, one.strongest.scores.success) for one in same]
     success = tried.strongest.scores.success
     return TheoremAverage(
-        entropy=_average_free([one.entropy for one in theorems]),
+        entropy=average_free([one.entropy for one in theorems]),
         bound=bound,
         measured=measured,
         refuted=sum(
@@ -247,8 +242,3 @@ def _scatter(cloud: found.Cloud, values: Sequence[str]) -> Scatter:
     names = [values[code] for code in kept] + (["others"] if len(set(codes)) > len(kept) else [])
     places = tuple(kept.index(code) if code in kept else len(kept) for code in codes)
     return Scatter(cloud.points[:DRAWN], places, tuple(names))
-
-
-def _average_free(estimates: Sequence[Estimate]) -> Average:
-    """Over seeds, free to leave 0 to 1."""
-    return average(estimates, least=-math.inf, most=math.inf)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from leakscope.audits.guards.asked import list_secrets
-from leakscope.audits.guards.found import GuardsFound, RebuiltPicture, Tuning
+from leakscope.audits.guards.audit import list_secrets
+from leakscope.audits.guards.found import GuardsFound, Tuning
 from leakscope.audits.guards.page.measures import (
     AttackAverage,
     BaselineAverage,
@@ -17,11 +17,11 @@ from leakscope.audits.guards.page.measures import (
     judge,
 )
 from leakscope.results.averages import Average, mean
-from leakscope.results.cell import WORDS, Cell, Table, differences, stable, words
+from leakscope.results.cell import WORDS, Table, differences, group_by, stable
 from leakscope.results.chapter import LEAKS, SEVERE, SEVERITIES, read_severity
-from leakscope.results.kind import by_cell
+from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
-from leakscope.results.scores import MEASURES
+from leakscope.results.scores import MEASURES, Measure, RebuiltPicture
 
 RECOGNISED = 0.3  # SSIM from which a rebuilt picture is called a substantial leak; stated on the page
 MARKED = ("name", "lam", "loss", "secret", "column", "guards", "save")  # of guard or game, told elsewhere
@@ -29,22 +29,15 @@ ASIDE = ("guard", "mapped", "estimators", "informative", "baselines")  # of a ga
 
 
 @dataclass(frozen=True)
-class GuardSetting:
+class GuardSetting(Runs[GuardsFound]):
     """One guard over its seeds, judged for one secret. Without ``found`` every seed failed."""
 
-    cell: Cell
-    runs: tuple[Result[GuardsFound], ...]
-    failures: tuple[tuple[int, str], ...]
     secret: str
     column: str
     found: JudgedAverage | None
     number: int = 0
     family: int = 0  # guards that differ in lambda alone
     differs: str = ""
-
-    @property
-    def _founds(self) -> list[GuardsFound]:
-        return [run.found for run in self.runs if run.found]
 
     @property
     def guard(self) -> Table:
@@ -55,10 +48,9 @@ class GuardSetting:
     @property
     def lam(self) -> float | None:
         planned = self.guard.get("lam")
-        known = [found.lam for found in self._founds] or [
-            planned if isinstance(planned, int | float) else None
-        ]
-        return known[0]
+        if self.founds:
+            return self.founds[0].lam
+        return planned if isinstance(planned, int | float) else None
 
     @property
     def strength(self) -> str:
@@ -87,12 +79,8 @@ class GuardSetting:
         return self.kind if self.lam is None else f"{self.kind}, λ={self.lam:g}"
 
     @property
-    def full(self) -> str:
-        return words(self.guard)
-
-    @property
     def _tunings(self) -> list[Tuning]:
-        return [found.tuned for found in self._founds if found.tuned]
+        return [found.tuned for found in self.founds if found.tuned]
 
     @property
     def tuned(self) -> str:
@@ -107,11 +95,8 @@ class GuardSetting:
     @property
     def seconds(self) -> tuple[float, float] | None:
         """Of training, with the guard and without, where both were measured."""
-        both = [(one.seconds.guard, one.seconds.plain) for one in self._founds]
-        plain = [seconds for _, seconds in both if seconds]
-        if not both or len(plain) < len(both):
-            return None
-        return mean([guard for guard, _ in both]), mean(plain)
+        guarded, plain = ([getattr(one.seconds, name) for one in self.founds] for name in ("guard", "plain"))
+        return (mean(guarded), mean(plain)) if plain and all(plain) else None
 
     @property
     def longer(self) -> float:
@@ -121,13 +106,14 @@ class GuardSetting:
     @property
     def pass_seconds(self) -> float | None:
         """Of one epoch or round of its training."""
-        passes = len(self._founds[0].history) if self._founds else 0
+        passes = len(self.founds[0].history) if self.founds else 0
         return self.seconds[0] / passes if self.seconds and passes else None
 
     @property
-    def pictures(self) -> tuple[RebuiltPicture, ...]:
-        """Of one seed, where the secret is the records themselves."""
-        return self._founds[0].pictures if self._founds and self.secret == "reconstruction" else ()
+    def pictures(self) -> list[tuple[str, RebuiltPicture]]:
+        """Of one seed, where the secret is the records themselves; they have no name."""
+        known = self.founds[0].pictures if self.founds and self.secret == "reconstruction" else ()
+        return [("", picture) for picture in known]
 
 
 @dataclass(frozen=True)
@@ -153,10 +139,7 @@ class GuardPage:
     @property
     def families(self) -> list[list[GuardSetting]]:
         """Guards that differ in lambda alone, by lambda."""
-        found: dict[int, list[GuardSetting]] = {}
-        for one, _ in self.judged:
-            found.setdefault(one.family, []).append(one)
-        return list(found.values())
+        return list(group_by((one for one, _ in self.judged), lambda one: one.family).values())
 
     @property
     def measure(self) -> str:
@@ -166,14 +149,9 @@ class GuardPage:
         return "ssim" if all(found.tried.attack("ssim") for _, found in self.judged) else "mse"
 
     @property
-    def falls(self) -> bool:
-        """Whether less of that measure is more of a leak."""
-        return MEASURES[self.measure].falls
-
-    @property
-    def guessing(self) -> float | None:
-        """What the measure is without any release, where that is known."""
-        return MEASURES[self.measure].chance
+    def known(self) -> Measure:
+        """How that measure is read."""
+        return MEASURES[self.measure]
 
     @property
     def majority(self) -> float | None:
@@ -230,10 +208,10 @@ class GuardPage:
         if attack is None:
             return -math.inf
         whole = free.attack(self.measure) if free else None
-        if self.falls:
+        if self.known.falls:
             left = (whole.value if whole else 1.0) / max(attack.value, 1e-12)
         else:
-            base = self.guessing or 0.0
+            base = self.known.chance or 0.0
             gain = max(attack.value - base, 0.0)  # below guessing is luck
             left = gain / (max(whole.value - base, 1e-3) if whole else 1.0)
         best, base = free.accuracy if free else None, self.majority or 0.0
@@ -243,7 +221,7 @@ class GuardPage:
 
     @property
     def informed(self) -> list[tuple[GuardSetting, Mapping[str, Average]]]:
-        """The guards for which the information was estimated."""
+        """The guards of which it was estimated."""
         return [(one, found.information) for one, found in self.judged if found.information]
 
     @property
@@ -292,12 +270,11 @@ def read(attack: AttackAverage) -> str:
 
 def group_pages(results: Iterable[Result[GuardsFound]]) -> list[GuardPage]:
     """One for each dataset and secret, the worst first."""
-    groups: dict[str, list[GuardSetting]] = {}
-    for runs in by_cell(results):
-        data = runs[0].cell.data
-        for setting in _settings(runs):
-            key = stable([data.get("name"), data.get("path"), setting.secret, setting.column])
-            groups.setdefault(key, []).append(setting)
+    settings = [setting for runs in by_cell(results) for setting in _settings(tuple(runs))]
+    groups = group_by(
+        settings,
+        lambda one: stable([one.cell.data.get("name"), one.cell.data.get("path"), one.secret, one.column]),
+    )
     pages = [
         GuardPage(group[0].cell.source, group[0].secret, group[0].column, tuple(_order(group)))
         for group in groups.values()
@@ -306,15 +283,14 @@ def group_pages(results: Iterable[Result[GuardsFound]]) -> list[GuardPage]:
     return [replace(page, number=number) for number, page in enumerate(pages, start=1)]
 
 
-def _settings(results: Sequence[Result[GuardsFound]]) -> Iterator[GuardSetting]:
+def _settings(results: tuple[Result[GuardsFound], ...]) -> Iterator[GuardSetting]:
     """One for each secret that the guard of a cell was judged for, or was to be."""
-    cell, runs = results[0].cell, tuple(result for result in results if result.found)
-    failures = tuple((r.seed, r.error or "nothing was measured") for r in results if not r.found)
-    for one in judge([run.found for run in runs if run.found]) if runs else ():
-        yield GuardSetting(cell, runs, failures, one.secret, one.column, one)
-    if not runs:
-        for secret, column in list_secrets(cell.game) or [("", None)]:
-            yield GuardSetting(cell, (), failures, secret, column or "", None)
+    founds = Runs(results).founds
+    for one in judge(founds):
+        yield GuardSetting(results, one.secret, one.column, one)
+    if not founds:
+        for secret, column in list_secrets(results[0].cell.game) or [("", None)]:
+            yield GuardSetting(results, secret, column or "", None)
 
 
 def _order(group: Sequence[GuardSetting]) -> list[GuardSetting]:

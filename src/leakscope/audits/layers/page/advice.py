@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.audits.layers.page.measures import Latent, LayersAverage, ProtectionAverage
@@ -55,32 +55,31 @@ class Advice:
         return next(iter(self.holding(self.tried)), None) if self.needed else None
 
     @property
-    def sentences(self) -> tuple[str, ...]:
+    def sentences(self) -> list[str]:
         """What is recommended and why."""
-        return tuple(self._sentences())
-
-    def _sentences(self) -> Iterator[str]:
         if not self.tried and not self.partial:
-            return
-        secret = self.latent.secret
-        best, holding = self.recommended, self.holding(self.tried)
-        if not self.needed:
-            nothing = next(one for one in self.protection if not one.layers)
-            yield (
+            return []
+        secret, best, holding = self.latent.secret, self.recommended, self.holding(self.tried)
+        free = next((one for one in self.protection if not one.layers), None)
+        if free and not self.needed:
+            told = [
                 f"This audit found no need of a measure: with none, what is found about {secret} has "
-                f"{ENOUGH} ({_left(nothing)})."
-            )
+                f"{ENOUGH} ({_left(free)})."
+            ]
         elif best:
-            left = f"{ENOUGH} ({_left(best)}){self._price(best)}"
-            yield f"{_deed(best)} What is then found about {secret} has {left}."
-            do = "does" if len(holding) == 1 else "do"
-            tried = plural(len(self.tried), "measure")
-            yield f"Of {tried} tried, {len(holding)} {do} so, and this is the cheapest."
+            before = f" instead of {free.accuracy.value:.1%}" if free else ""
+            price = f"with a task accuracy of {best.accuracy.value:.1%}{before}"
+            tried, do = plural(len(self.tried), "measure"), "does" if len(holding) == 1 else "do"
+            told = [
+                f"{_deed(best)} What is then found about {secret} has {ENOUGH} ({_left(best)}), {price}.",
+                f"Of {tried} tried, {len(holding)} {do} so, and this is the cheapest.",
+            ]
         else:
-            yield self._none_holds(secret)
+            told = [self._none_holds(secret)]
         if self.others:
             others = listed(self.others)
-            yield f"Measures were audited for {secret} only. What they leave of {others} is not known."
+            told.append(f"Measures were audited for {secret} only. What they leave of {others} is not known.")
+        return told
 
     def _none_holds(self, secret: str) -> str:
         text = (
@@ -108,11 +107,6 @@ class Advice:
             elif tried:
                 texts.append(f"{verb}: none of {len(tried)} tried is enough.")
         return texts
-
-    def _price(self, best: ProtectionAverage) -> str:
-        free = next((one for one in self.protection if not one.layers), None)
-        before = f" instead of {free.accuracy.value:.1%}" if free else ""
-        return f", with a task accuracy of {best.accuracy.value:.1%}{before}"
 
 
 def advise(found: LayersAverage, seeds: int) -> Advice | None:

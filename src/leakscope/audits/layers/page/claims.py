@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.found import Correlation, Layer
 from leakscope.audits.layers.page.measures import Latent, LayersAverage
-from leakscope.audits.layers.page.order import amount, informed, nats, order, rebuilt
+from leakscope.audits.layers.page.order import amount, nats, order
+from leakscope.report.pages import interval, short
 from leakscope.results.averages import Average
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
@@ -34,7 +35,12 @@ def judge_claims(found: LayersAverage) -> list[Claim]:
         _of_original(found),
         _of_latent(found.latent, dense),
         _of_subspace(found.latent, dense),
-        _of_sensitivity(found),
+        _of_first(
+            "The first layer is the most sensitive to the input, by the F-norm.",
+            found.sensitivity.get(FROBENIUS) or {},
+            found.names[0],
+            lambda value: interval(value, short),
+        ),
         _of_correlation(found.correlations),
     ]
 
@@ -56,19 +62,26 @@ def _together(verdicts: Sequence[str]) -> str:
     return HOLDS if verdicts and set(verdicts) == {HOLDS} else OPEN
 
 
-def _of_original(found: LayersAverage) -> Claim:
-    text = "The first layers give away most of the inputs themselves."
-    original = found.original
-    place = informed(rebuilt(original)) if original else None
-    if original is None or place is None:
+def _of_first(text: str, values: Mapping[str, Average], first: str, write: Callable[[Average], str]) -> Claim:
+    """Whether the first is the highest."""
+    place = order(values)
+    if place is None:
         return Claim(text, OPEN, "Not measured.")
-    values = {name: risk.information for name, risk in rebuilt(original).items()}
-    first = original.sets[0].name
-    verdict = _highest(values, first) if place.highest.low > 0 else OPEN
-    numbers = f"Highest: {place.first}, {amount(place.highest, original.most)}."
-    if first != place.first:
-        numbers += f" {first}: {amount(values[first], original.most)}."
-    return Claim(text, verdict, numbers)
+    numbers = f"Highest: {place.first}, {write(place.highest)}."
+    if first != place.first and first in values:
+        numbers += f" {first}: {write(values[first])}."
+    return Claim(text, _highest(values, first), numbers)
+
+
+def _of_original(found: LayersAverage) -> Claim:
+    text, original = "The first layers give away most of the inputs themselves.", found.original
+    if original is None or not original.sets:
+        return Claim(text, OPEN, "Not measured.")
+    values = {name: rebuilt.information for name, rebuilt in original.layers.items()}
+    most = original.most
+    claim = _of_first(text, values, original.sets[0].name, lambda value: amount(value, most))
+    above = max(values.values(), key=lambda value: value.value).low > 0
+    return claim if above else replace(claim, verdict=OPEN)
 
 
 def _of_latent(latents: Sequence[Latent], dense: Layer | None) -> Claim:
@@ -105,34 +118,18 @@ def _of_subspace(latents: Sequence[Latent], dense: Layer | None) -> Claim:
     return Claim(text, _together(verdicts), f"{dense.title}. " + "; ".join(numbers) + ".")
 
 
-def _of_sensitivity(found: LayersAverage) -> Claim:
-    text = "The first layer is the most sensitive to the input, by the F-norm."
-    values = found.sensitivity.get(FROBENIUS) or {}
-    place = order(values)
-    if place is None:
-        return Claim(text, OPEN, "Not measured.")
-    first = found.names[0]
-    numbers = f"Highest: {place.first}, {_between(place.highest)}."
-    if first != place.first and first in values:
-        numbers += f" {first}: {_between(values[first])}."
-    return Claim(text, _highest(values, first), numbers)
-
-
 def _of_correlation(correlations: Sequence[Correlation]) -> Claim:
     low, high = PUBLISHED
     text = f"The measures without an attack follow the information: r = {low} to {high}."
     own = [one for one in correlations if one.measure in COMPARED]
-    numbers = [f"{one.measure} with {one.target}: {_ranged(one)}" for one in own]
+    numbers = [
+        f"{one.measure} with {one.target}: {one.r:.2f} ({one.low:.2f} to {one.high:.2f}, n = {one.n})"
+        for one in own
+    ]
     rest = [f"{one.measure} {one.r:.2f}" for one in correlations if one.measure in CONTROLS]
     if own and rest:
-        numbers.append(f"what width or chance give: {', '.join(rest)}".replace("-", "−"))
+        numbers.append(f"what width or chance give: {', '.join(rest)}")
     verdicts = [FAILS if one.high < low else HOLDS if one.low > 0 else OPEN for one in own]
-    return Claim(text, _together(verdicts), "; ".join(numbers) + "." if own else "Not measured.")
-
-
-def _ranged(one: Correlation) -> str:
-    return f"{one.r:.2f} ({one.low:.2f} to {one.high:.2f}, n = {one.n})".replace("-", "−")
-
-
-def _between(average: Average) -> str:
-    return f"{average.value:.3g} ({average.low:.3g} to {average.high:.3g})".replace("-", "−")
+    return Claim(
+        text, _together(verdicts), "; ".join(numbers).replace("-", "−") + "." if own else "Not measured."
+    )

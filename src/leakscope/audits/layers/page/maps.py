@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.audit import LayerAudit
@@ -12,9 +12,9 @@ from leakscope.audits.layers.page.claims import Claim, judge_claims
 from leakscope.audits.layers.page.measures import LayersAverage, summarise
 from leakscope.audits.layers.page.order import informed, most_rebuilt, most_telling, scaled
 from leakscope.results.averages import Average
-from leakscope.results.cell import WORDS, Cell, differences, stable, words
+from leakscope.results.cell import WORDS, capitalise, differences, stable, words
 from leakscope.results.chapter import SEVERITIES, Verdict, read_severity
-from leakscope.results.kind import by_cell
+from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import Worth, average_worth
 
@@ -22,12 +22,9 @@ SAID = 5  # sentences about secrets in a verdict; the rest is in the details
 
 
 @dataclass(frozen=True)
-class LayerMap:
-    """One audit layer by layer over its seeds. Without ``keys`` every seed failed."""
+class LayerMap(Runs[LayersFound]):
+    """One audit layer by layer over its seeds."""
 
-    cell: Cell
-    keys: tuple[str, ...]  # of the results that were measured
-    failures: tuple[tuple[int, str], ...]
     found: LayersAverage
     utility: Worth[Average]
     number: int = 0
@@ -141,30 +138,19 @@ class LayerMap:
             more.append(f"{len(self.sentences) - SAID} more in the details.")
         if advice := self.advice:
             more += [f"Protection: {' '.join(advice.sentences)}"]
-        kept = " and is in no number here" if self.keys else ""
-        return more + [f"Seed {seed} failed{kept}: {reason}" for seed, reason in self.failures]
+        return more + [capitalise(text) for text in self.failures]
 
 
 def layer_maps(results: Iterable[Result[LayersFound]]) -> list[LayerMap]:
     """One per cell, the worst first."""
-    maps = [_layer_map(runs) for runs in by_cell(results)]
+    maps = []
+    for runs in by_cell(results):
+        founds = Runs(tuple(runs)).founds
+        worth = average_worth([found.utility for found in founds])
+        maps.append(LayerMap(tuple(runs), summarise(founds), worth))
     told = (*WORDS, "data", "model", "defense")
     differing = differences([one.cell.described for one in maps], told)
     maps = [replace(one, differs=differs) for one, differs in zip(maps, differing, strict=True)]
     severities = list(SEVERITIES)
     maps.sort(key=lambda one: (severities.index(one.severity), -one.share, stable(one.cell.described)))
     return [replace(one, number=number) for number, one in enumerate(maps, start=1)]
-
-
-def _layer_map(results: Sequence[Result[LayersFound]]) -> LayerMap:
-    runs = [(run.key, run.found) for run in results if run.found and not run.error]
-    reasons = [
-        (run.seed, run.error or "nothing was measured") for run in results if run.error or not run.found
-    ]
-    return LayerMap(
-        cell=results[0].cell,
-        keys=tuple(key for key, _ in runs),
-        failures=tuple(reasons),
-        found=summarise([found for _, found in runs]),
-        utility=average_worth([found.utility for _, found in runs]),
-    )

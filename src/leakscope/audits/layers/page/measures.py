@@ -3,7 +3,6 @@ place, such as ``layer 1``; ``titles`` say what they are."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -12,7 +11,8 @@ from typing import Any, TypeVar
 from leakscope.audits.layers import found as kept
 from leakscope.audits.layers.found import WHOLE, Amount, Correlation, LayersFound, Picture
 from leakscope.core.nouns import Estimate
-from leakscope.results.averages import Average, average, mean
+from leakscope.results.averages import Average, average, average_free, mean
+from leakscope.results.cell import group_by
 from leakscope.results.scores import FrozenModel, tells
 
 Layer = kept.Layer
@@ -21,12 +21,6 @@ Leak = kept.Leak[Average]
 Latent = kept.Latent[Average]
 Rebuilt = kept.Rebuilt[Average]
 Original = kept.Original[Average]
-NORMS = {  # as the page calls them
-    "F": "F-norm",
-    "1": "1-norm",
-    "inf": "Largest entry",
-    "relative": "F-norm over that of the gradient",
-}
 T = TypeVar("T")
 M = TypeVar("M", bound=FrozenModel)
 
@@ -84,15 +78,11 @@ class LayersAverage:
     correlations: tuple[Correlation, ...] = ()
     pictures: tuple[tuple[str, Picture], ...] = ()  # with the layers that each was rebuilt from
     trend: Mapping[str, float] = field(default_factory=dict)  # share of the most, smoothed over layers
-    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    spans: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # from where to where in the model
 
     @property
     def names(self) -> list[str]:
         return [layer.name for layer in self.layers]
-
-    def columns(self, name: str) -> tuple[int, int] | None:
-        """From where to where in the model the layers of this name stand."""
-        return self.spans.get(name)
 
 
 def summarise(runs: Sequence[LayersFound]) -> LayersAverage:
@@ -126,13 +116,8 @@ def summarise(runs: Sequence[LayersFound]) -> LayersAverage:
     )
 
 
-def _free(estimates: Sequence[Estimate]) -> Average:
-    """Over seeds, of what may leave 0 to 1."""
-    return average(estimates, least=-math.inf, most=math.inf)
-
-
 OVER: Mapping[str, Callable[[Any], Any]] = {  # seeds: how each field is told; any other is that of the first
-    **dict.fromkeys(("information", "distance", "log_ratio", "ssim"), _free),
+    **dict.fromkeys(("information", "distance", "log_ratio", "ssim"), average_free),
     **dict.fromkeys(("auroc", "advantage", "recovered"), average),
     **dict.fromkeys(("most", "normalised", "null_mean", "null_sd", "trivial_ssim", "r"), mean),
     **dict.fromkeys(("p", "rank", "high"), max),
@@ -199,18 +184,15 @@ def _original(model: LayersFound, runs: Sequence[kept.Original[Estimate]]) -> Or
 
 def _sensitivity(runs: Sequence[LayersFound]) -> dict[str, dict[str, Average]]:
     return {
-        norm: {runs[0].label((key,)): _free(estimates) for key, estimates in _shared(tables)}
+        norm: {runs[0].label((key,)): average_free(estimates) for key, estimates in _shared(tables)}
         for norm, tables in _shared([run.sensitivity for run in runs])
     }
 
 
 def _protections(runs: Sequence[LayersFound]) -> Iterator[ProtectionAverage]:
     """Each measure over the seeds that took it: strengths and layers may follow from what a seed found."""
-    groups: dict[tuple[kept.Measure, tuple[str, ...]], list[kept.ProtectionTried]] = {}
-    for run in runs:
-        for row in run.protection:
-            groups.setdefault((row.measure, row.layers), []).append(row)
-    for (measure, names), rows in groups.items():
+    every = (row for run in runs for row in run.protection)
+    for (measure, names), rows in group_by(every, lambda row: (row.measure, row.layers)).items():
         areas = [row.auroc for row in rows if row.auroc]
         yield ProtectionAverage(
             measure=measure,
@@ -219,7 +201,7 @@ def _protections(runs: Sequence[LayersFound]) -> Iterator[ProtectionAverage]:
             title=runs[0].title(names) if names else "",
             stds=tuple(row.std for row in rows if row.std is not None),
             parameters=sum(layer.parameters for layer in runs[0].layers if layer.name in names),
-            risk=Risk(information=_free([row.information for row in rows])),
+            risk=Risk(information=average_free([row.information for row in rows])),
             advantage=average([row.advantage for row in rows]),
             accuracy=average([row.accuracy for row in rows]),
             auroc=average(areas) if len(areas) == len(rows) else None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
 from leakscope.results.averages import Average
+from leakscope.results.cell import capitalise
 
 MANY = 10  # times: more is said to be more than that
 
@@ -45,11 +46,6 @@ def informed(risks: Mapping[str, Risk]) -> Order | None:
     return order({name: risk.information for name, risk in risks.items()})
 
 
-def rebuilt(original: Original) -> dict[str, Risk]:
-    """By the name of the set, without that of all layers."""
-    return {one.name: one for one in original.sets}
-
-
 def amount(risk: Average, most: float) -> str:
     """``0.21 of 0.69 nats (95% interval 0.17 to 0.25)``."""
     between = f"{risk.level:.0%} interval {nats(risk.low)} to {nats(risk.high)}"
@@ -58,40 +54,35 @@ def amount(risk: Average, most: float) -> str:
 
 def most_telling(latent: Latent, titles: Mapping[str, str]) -> str:
     """The layer that gives away most about a secret; where none is shown to, what all of them do."""
-    text = _name_highest(latent.layers, f"about {latent.secret}", latent.most, "layer", titles)
-    if any(leak.shown for leak in latent.layers.values()):
-        return text
-    if latent.together.shown:
-        return f"{text} All layers at once do: {amount(latent.together.information, latent.most)}."
+    text = _name_highest(latent, latent.together, f"about {latent.secret}", "layer", titles)
     better = [leak.name for leak in latent.views if leak.leaks]
-    return text + f" Yet with {listed(better)} guesses or their ranking beat chance." * bool(better)
+    if better and not any(leak.shown for leak in latent.views):
+        text += f" Yet with {listed(better)} guesses or their ranking beat chance."
+    return text
 
 
 def most_rebuilt(original: Original, titles: Mapping[str, str]) -> str:
     """The set of layers from which the inputs are rebuilt best."""
     of = "of the inputs themselves, above a trivial guess"
-    text = _name_highest(rebuilt(original), of, original.most, "set of layers", titles)
-    if original.whole.shown and not any(one.shown for one in original.sets):
-        text += f" All layers at once do: {amount(original.whole.information, original.most)}."
-    return text
+    return _name_highest(original, original.whole, of, "set of layers", titles)
 
 
-def _name_highest(
-    risks: Mapping[str, Risk], of: str, most: float, one: str, titles: Mapping[str, str]
-) -> str:
-    """Of those that are shown to give away anything; where none is, so it is said."""
-    shown = {name: risk for name, risk in risks.items() if risk.shown}
+def _name_highest(found: Latent | Original, whole: Risk, of: str, one: str, titles: Mapping[str, str]) -> str:
+    """Of those that are shown to give away anything; where none is, so it is said, and what all do."""
+    risks: Mapping[str, Risk] = found.layers
+    most, shown = found.most, {name: risk for name, risk in risks.items() if risk.shown}
+    together = f" All layers at once do: {amount(whole.information, most)}." * (whole.shown and not shown)
     place = informed(shown or risks)
     if place is None:
-        return f"No {one} was looked at by itself."
+        return f"No {one} was looked at by itself.{together}"
     title = titles[place.first]
     if not shown:
         guess = ": there the adversary found nothing to go by and guessed"
         return (
             f"No {one} is shown to give away anything {of}: the highest ({title}) has "
-            f"{amount(place.highest, most)}{guess if risks[place.first].guesses else ''}."
+            f"{amount(place.highest, most)}{guess if risks[place.first].guesses else ''}.{together}"
         )
-    text = f"{title[:1].upper()}{title[1:]}, gave away most {of}: {amount(place.highest, most)}"
+    text = f"{capitalise(title)}, gave away most {of}: {amount(place.highest, most)}"
     rest = {name: risk.information for name, risk in risks.items() if name != place.first}
     behind = order(rest)
     if behind and behind.highest.value <= place.highest.value:
