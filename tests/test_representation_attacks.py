@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from leakscope import Dataset, Inference, Plain, Silent, auroc, play, seeded, success_rate
-from leakscope.attacks.representations import Decensored, Fisher, Stale, Strongest
+from leakscope.attacks.representations import Decensored, Fisher, Stale
+from leakscope.attacks.strongest import Strongest
 from leakscope.audits.guards import balanced_accuracy
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Knowledge, Transcript

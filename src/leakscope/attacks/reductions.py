@@ -161,6 +161,8 @@ class PCA:
 
     def fit(self, release: Release, rng: torch.Generator) -> Features:
         sample = _head(release, self.rows)
+        if bool((sample == sample[0]).all()):  # nothing varies: there is no direction to find
+            return _each(lambda layers: flatten(layers)[:, :1] * 0)
         wanted = min(self.components, *sample.shape)
         fitted = Components(wanted, svd_solver="randomized", random_state=integer(rng)).fit(sample.numpy())
         return _each(lambda layers: torch.from_numpy(fitted.transform(flatten(layers).numpy())))

@@ -33,10 +33,10 @@ RecordingAudit  audit     audits.membership          How well the updates in a r
 LayerAudit      audit     audits.layers              Which layer of a model gives away what, and what protecting it costs.
 GuardAudit      audit     audits.guards              What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior          A fresh classifier per round on rehearsed releases with secrets at equal odds.
-Joint           attack    attacks.joint              Regularised discriminant analysis of all rounds' features together.
+Joint           attack    attacks.joint              Regularised discriminant analysis (Friedman, 1989) of all rounds' features together.
 NoiseAware      attack    attacks.posterior          Principal components of clean rehearsed gradients, the known noise drawn among them.
 Family          attack    attacks.family             The best of several classifiers, chosen and calibrated on people they were not fitted to.
-PLDA            attack    attacks.users              Probabilistic linear discriminant analysis of other people's gradients, then the likeliest candidate.
+PLDA            attack    attacks.users              The likeliest candidate by probabilistic linear discriminant analysis (Ioffe, 2006) of other people.
 Prototype       attack    attacks.users              The nearest candidate in an embedding learned by telling other people apart.
 LikelihoodRatio attack    audits.mechanism.canary    The most powerful test between two Gaussian releases of known means.
 L2              attack    audits.mechanism.canary    The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from leakscope.attacks.strongest import Strongest
 from leakscope.audits.inference.bounds import bound_releases
-from leakscope.audits.inference.found import Guarantee, Played, Round, Secret, Tried
+from leakscope.audits.inference.found import Candidate, Guarantee, Played, Round, Secret
 from leakscope.audits.world import (
     Parts,
     Victim,
@@ -93,14 +93,16 @@ def play_stage(world: World, stage: Stage, victim: Victim) -> Played:
     )
 
 
-def choose_attack(world: World, stage: Stage, knowledge: Knowledge) -> tuple[Attack, str, tuple[Tried, ...]]:
+def choose_attack(
+    world: World, stage: Stage, knowledge: Knowledge
+) -> tuple[Attack, str, tuple[Candidate, ...]]:
     """The cell's attack and its name; of several, the one that does best on public records."""
     attack, table = _attacks(world, stage), world.cell.attack
     if not isinstance(attack, Strongest):
         return attack, words(table), ()
     scores = attack.judged(knowledge, seeded(world.seed, "choice"))
     names = [words(part) for part in table["attacks"]]
-    tried = tuple(Tried(attack=name, score=score) for name, score in zip(names, scores, strict=False))
+    tried = tuple(Candidate(attack=name, score=score) for name, score in zip(names, scores, strict=False))
     best = max(range(len(scores)), key=scores.__getitem__, default=0)
     return attack.attacks[best], names[best], tried
 

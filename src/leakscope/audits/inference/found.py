@@ -43,7 +43,7 @@ class Guarantee(FrozenModel):
     training: Accounted | None = None
 
 
-class Tried(FrozenModel):
+class Candidate(FrozenModel):
     """An attack among which the one that was played was chosen, and minus its log loss, in nats, on public
     records that it had not learned from."""
 
@@ -55,7 +55,7 @@ class Played(FrozenModel):
     """One game, played by ``attack``; "": by the cell's own, as results of before there was a choice."""
 
     attack: str = ""
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[Candidate, ...] = ()
     secret: Secret
     scores: Scores[Estimate]
     guessing: float

@@ -9,7 +9,7 @@ from leakscope.audits.inference import audit, page
 from leakscope.audits.inference.found import Played
 from leakscope.audits.inference.settings import column_of, name_attack
 from leakscope.report.pages import promised, small
-from leakscope.results.cell import Cell, Table
+from leakscope.results.cell import Cell, list_shields
 from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
@@ -23,7 +23,7 @@ class InferenceKind:
     found = Played
 
     def ask(self, cell: Cell) -> Asked:
-        shields = tuple(inner(cell.defense)) if cell.defense else ()
+        shields = tuple(list_shields(cell.defense))
         column = column_of(cell)
         return Asked(
             secrets=("*",) if column == "?" else (column,),
@@ -73,13 +73,6 @@ class InferenceKind:
 
     def tell(self, results: Sequence[Result[Played]]) -> Chapter:
         return page.tell(results)
-
-
-def inner(table: Table) -> Iterator[Table]:
-    """A defense, and those inside it."""
-    yield table
-    for part in table.get("defenses") or ():
-        yield from inner(part)
 
 
 KIND = InferenceKind()

@@ -1,0 +1,365 @@
+"""The attacks in closed form against closed forms: discriminants of all rounds, people told apart, the choice."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis, QuadraticDiscriminantAnalysis
+
+from leakscope import (
+    DPSGD,
+    MLP,
+    PCA,
+    PLDA,
+    Dataset,
+    Distribution,
+    FirstInput,
+    Flat,
+    GradientChannel,
+    Inference,
+    Joint,
+    Knowledge,
+    NoiseAware,
+    Plain,
+    Posterior,
+    Prototype,
+    RandomForest,
+    Release,
+    Silent,
+    Strongest,
+    Through,
+    UserInference,
+    View,
+    advantage,
+    auroc,
+    mutual_information,
+    play,
+    seeded,
+    success_rate,
+)
+from leakscope.attacks.joint import _Shape
+from leakscope.attacks.users import _TwoCovariances
+from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Crossfitted, Heard
+from leakscope.data import synthetic, synthetic_bayes
+from leakscope.games.channels import without_noise
+from leakscope.games.heldout import cut
+from leakscope.models import Linear, build, parameters
+
+
+def people(seed: int, spread: float = 0.3) -> Dataset:
+    """40 made-up people with 12 records each."""
+    rng = seeded(seed, "people")
+    who = torch.arange(40).repeat_interleave(12)
+    x = torch.randn(40, 6, generator=rng)[who] + spread * torch.randn(len(who), 6, generator=rng)
+    return Dataset(x, (torch.rand(len(who), generator=rng) < 0.5).long(), {"person": who}, name="people")
+
+
+@pytest.fixture(scope="module")
+def crowd() -> tuple[UserInference, UserInference]:
+    train, _, public = people(0).split(seeded(0, "split"), by="person", train=15, public=20)
+    game = UserInference(train, "person", candidates=4, batch=3)
+    return game, game.on(public)
+
+
+def nothing_found(transcript) -> bool:
+    rate, area = success_rate(transcript, level=0.99), auroc(transcript, level=0.99)
+    guessing = float(transcript.prior.max())
+    return rate.low <= guessing and area.low <= 0.5 <= area.high and advantage(transcript).low == 0
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("name", ["inference", "distribution", "known"])
+def test_joint_finds_nothing_in_silence_and_everything_in_plain(parts, name, rounds):
+    game = {
+        "inference": Inference(parts[0], "group", batch=4),
+        "distribution": Distribution(parts[0], "group", bins=4, batch=12),
+        "known": Inference(parts[0], "group", batch=4, known=("x2",)),
+    }[name]
+    attack = Joint(ordinal=name == "distribution")
+    for channel, expected in (
+        (Silent(rounds), nothing_found),
+        (Plain(rounds), lambda t: success_rate(t).value == 1),
+    ):
+        knowledge = Knowledge(game.on(parts[2]), channel, 400, game.chances)
+        assert expected(play(game, channel, attack, knowledge, trials=600, rng=seeded(1)))
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.parametrize("attack", [PLDA(), PLDA(PCA(20), components=20)], ids=["input", "components"])
+def test_plda_finds_nothing_in_silence_and_everything_in_plain(crowd, attack, rounds):
+    game, rehearsal = crowd
+    for channel, expected in (
+        (Silent(rounds), nothing_found),
+        (Plain(rounds), lambda t: success_rate(t).value == 1),
+    ):
+        knowledge = Knowledge(rehearsal, channel, 400, game.chances)
+        assert expected(play(game, channel, attack, knowledge, trials=300, rng=seeded(1)))
+
+
+def test_joint_comes_within_a_hundredth_of_the_best_there_is():
+    """A linear model at zero, shown five times: the best success rate has a closed form."""
+    shift, batch, positive = 0.6, 16, 0.7
+    data = synthetic(records=60_000, shift=shift, positive=positive)
+    train, _, public = data.split(
+        seeded(7, "split"), secret="group", train=20_000, public=30_000, standardise=False
+    )
+    model = build(Linear(zeros=True), train, seeded(7))
+    channel = GradientChannel(model, (parameters(model),) * 5)
+    game = Inference(train, "group", batch=batch, prior="uniform")
+    knowledge = Knowledge(game.on(public), channel, 6_000, game.chances)
+    transcript = play(game, channel, Joint(), knowledge, trials=20_000, rng=seeded(7))
+    best = synthetic_bayes(shift=shift, batch=batch, positive=positive)
+    rate = success_rate(transcript, level=0.999)
+    assert rate.low <= best, "above the best any adversary can do"
+    assert rate.value >= best - 0.01
+    alone = success_rate(transcript.single(0)).value
+    assert alone == pytest.approx(rate.value, abs=0.01)  # the same again tells no more
+
+
+def drawn(seed: int, n: int = 600, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    secrets = rng.integers(0, 3, n)
+    mixes = rng.normal(size=(3, d, d))
+    x = np.einsum("tij,tj->ti", mixes[secrets], rng.normal(size=(n, d))) + rng.normal(size=(3, d))[secrets]
+    return x, secrets
+
+
+def differences(said: np.ndarray) -> np.ndarray:
+    return said[:, 1:] - said[:, :1]
+
+
+def test_without_a_ridge_the_discriminant_is_scikit_learns():
+    x, secrets = drawn(0)
+    shape = _Shape.of(x, secrets, 3, Joint(quadratic=5))
+    linear = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / 3] * 3).fit(x, secrets)
+    ours = differences(shape.discriminant(np.zeros(5), 1e-12, 0.0)(x))
+    weights = np.bincount(secrets) / len(secrets)
+    common = sum(w * np.cov(x[secrets == c].T, ddof=0) for c, w in enumerate(weights))
+    assert np.allclose(linear.covariance_, common) or not np.allclose(weights, 1 / 3)
+    means = np.stack([x[secrets == c].mean(0) for c in range(3)])
+    each = np.stack([stats.multivariate_normal(mean, common).logpdf(x) for mean in means], axis=1)
+    assert np.allclose(ours, differences(each), atol=1e-8)
+    quadratic = QuadraticDiscriminantAnalysis(priors=[1 / 3] * 3).fit(x, secrets)
+    own = differences(shape.discriminant(np.zeros(5), 1e-12, 1 - 1e-9)(x))
+    # scikit-learn divides a value's squares by n - 1
+    scaled = np.stack(
+        [stats.multivariate_normal(means[c], np.cov(x[secrets == c].T, ddof=0)).logpdf(x) for c in range(3)],
+        axis=1,
+    )
+    assert np.allclose(own, differences(scaled), atol=1e-5)
+    assert (own.argmax(1) == differences(quadratic.predict_log_proba(x)).argmax(1)).mean() > 0.98
+
+
+def test_known_noise_is_added_to_the_covariance():
+    x, secrets = drawn(1)
+    noise = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
+    said = _Shape.of(x, secrets, 3, Joint(quadratic=5)).discriminant(noise, 1e-12, 0.0)(x)
+    weights = np.bincount(secrets) / len(secrets)
+    common = sum(w * np.cov(x[secrets == c].T, ddof=0) for c, w in enumerate(weights)) + np.diag(noise)
+    means = [x[secrets == c].mean(0) for c in range(3)]
+    each = np.stack([stats.multivariate_normal(mean, common).logpdf(x) for mean in means], axis=1)
+    assert np.allclose(differences(said), differences(each), atol=1e-8)
+
+
+def test_people_are_weighed_by_the_ratio_of_two_normal_densities():
+    rng = seeded(2)
+    between, within = (m @ m.T + torch.eye(3).double() for m in torch.randn(2, 3, 3, generator=rng).double())
+    model = _TwoCovariances(torch.zeros(3).double(), torch.eye(3).double(), between, within, noise=0.7)
+    own, theirs = torch.randn(4, 3, generator=rng).double(), torch.randn(4, 2, 3, generator=rng).double()
+    total = (between + within).numpy()
+    noisy = total + 0.7 * np.eye(3)
+    both = np.block([[noisy, between.numpy()], [between.numpy(), total]])
+    for t in range(4):
+        for c in range(2):
+            x, y = own[t].numpy(), theirs[t, c].numpy()
+            same = stats.multivariate_normal(np.zeros(6), both).logpdf(np.concatenate([x, y]))
+            apart = stats.multivariate_normal(np.zeros(3), noisy).logpdf(x)
+            apart += stats.multivariate_normal(np.zeros(3), total).logpdf(y)
+            assert model.ratios(own, theirs)[t, c].item() == pytest.approx(same - apart)
+
+
+def test_the_first_input_of_one_record_is_the_record():
+    train, _, _ = people(1).split(seeded(1), by="person", train=15, public=15)
+    model = build(MLP((16,)), train, seeded(1))
+    channel = GradientChannel(model, (parameters(model),))
+    from leakscope import Batch
+
+    batch = Batch(train, torch.arange(20)[:, None])
+    (release,) = channel(batch, torch.zeros(20, dtype=torch.long), seeded(1))
+    assert torch.allclose(FirstInput().of(release.layers), train.x[:20], atol=1e-4)
+    bare = {"conv": torch.randn(3, 2, 2, 2, 2)}
+    assert FirstInput().of(bare).equal(Flat().of(bare))
+    still = {"a.weight": torch.zeros(3, 4, 5), "a.bias": torch.zeros(3, 4)}
+    assert FirstInput().of(still).equal(torch.zeros(3, 5))
+
+
+def test_plda_beats_the_prototype_on_a_first_linear_layer():
+    train, _, public = people(3, spread=2.0).split(seeded(3, "split"), by="person", train=15, public=20)
+    game = UserInference(train, "person", candidates=4, batch=6)
+    model = build(MLP((16,)), train, seeded(3))
+    channel = GradientChannel(model, (parameters(model),))
+    knowledge = Knowledge(game.on(public), channel, 400, game.chances)
+    ours, theirs = (
+        auroc(play(game, channel, attack, knowledge, trials=400, rng=seeded(4)))
+        for attack in (PLDA(), Prototype(8, 32, epochs=20))
+    )
+    assert ours.low > theirs.high
+
+
+def test_rounds_read_together_do_not_count_the_same_twice(parts, channel):
+    """Three times the same round: equation 5 adds its evidence up, and Joint does not."""
+    same = dataclasses.replace(channel, rounds=channel.rounds[:1] * 3)
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), same, 800, game.chances)
+    transcript = play(game, same, Joint(), knowledge, trials=1_000, rng=seeded(5))
+    one, all_three = transcript.after(1), transcript.after(3)
+    assert torch.allclose(one.guesses, all_three.guesses, atol=0.1)
+    assert transcript.after(3).guesses.equal(transcript.guesses)
+    assert mutual_information(transcript).low >= 0
+    heard = transcript.heard
+    assert heard.together.shape == heard.rounds.shape == (3, 1_000, 2)
+    added = Heard(heard.rounds).evidence
+    assert added.abs().mean() > 2 * heard.evidence.abs().mean()
+
+
+def test_more_rounds_than_fit_are_read_by_their_widest_directions(parts, channel):
+    many = dataclasses.replace(channel, rounds=channel.rounds * 6)
+    game = Inference(parts[0], "group", batch=8)
+    knowledge = Knowledge(game.on(parts[2]), many, 500, game.chances)
+    narrow, wide = (
+        auroc(play(game, many, Joint(components=20, width=width), knowledge, trials=800, rng=seeded(6)))
+        for width in (30, 600)
+    )
+    assert narrow.value == pytest.approx(wide.value, abs=0.03)
+    assert narrow.low > 0.6
+
+
+def test_under_known_noise_joint_finds_what_the_forest_misses(parts, channel):
+    noisy = dataclasses.replace(channel, defense=DPSGD(clip=2.0, noise=1.0))
+    game = Inference(parts[0], "group", batch=8)
+    knowledge = Knowledge(game.on(parts[2]), noisy, 600, game.chances)
+    ours, theirs = (
+        auroc(play(game, noisy, attack, knowledge, trials=2_000, rng=seeded(8)))
+        for attack in (Joint(), Posterior(RandomForest(20)))
+    )
+    assert ours.low > theirs.high
+    clean, std = without_noise(Through(noisy, tuple(parameters(noisy.model))), 8)
+    assert std == noisy.deviation(8) > 0
+    assert without_noise(clean, 8)[1] == 0
+    assert without_noise(Plain(), 8) == (Plain(), 0.0)
+
+
+@pytest.mark.parametrize("attack", [Joint(), PLDA()])
+def test_calibration_is_learned_on_records_of_their_own(parts, crowd, attack, monkeypatch):
+    assert isinstance(attack, Crossfitted)
+    knowledge = Knowledge(Inference(parts[2], "group", batch=4), Silent(), 100)
+    if isinstance(attack, PLDA):
+        knowledge = Knowledge(crowd[1], Silent(), 100)
+    folds = cut(knowledge, 3, seeded(0))
+    rows = [part.game.data.x for part in folds]
+    assert sum(len(part) for part in rows) == len(knowledge.game.data)
+    assert not any(bool((a[:, None] == b[None]).all(2).any()) for a in rows for b in rows if a is not b)
+    if isinstance(attack, PLDA):
+        who = [set(part.game.data.secret("person").tolist()) for part in folds]
+        assert not any(a & b for a in who for b in who if a is not b)
+
+
+def test_too_few_records_for_folds_are_rehearsed_on_together():
+    few = synthetic(records=60).split(seeded(0), secret="group", train=20, public=20)[2]
+    knowledge = Knowledge(Inference(few, "group", batch=4), Silent(), 100)
+    folds = cut(knowledge, 5, seeded(0))
+    assert len(folds) == 2
+    assert all(part.trials == 50 for part in folds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """Says the secret in ``right`` of all challenges it can read off `Plain`, and keeps who taught it."""
+
+    right: float
+    games: list
+
+    def __call__(self, knowledge, rng):
+        self.games.append(knowledge.game)
+
+        def guess(view: View):
+            code = view.releases[0].layers["secret"][:, 0].long()
+            wrong = torch.rand(len(code), generator=torch.Generator().manual_seed(0)) > self.right
+            return torch.nn.functional.one_hot(torch.where(wrong, 1 - code, code), 2).double()[None] * 3
+
+        return guess
+
+
+@pytest.mark.parametrize("by", ["auroc", "balanced", "loss"])
+def test_the_strongest_is_chosen_on_records_that_it_did_not_learn_from(parts, by):
+    games: list = []
+    attack = Strongest((Fixed(0.6, games), Fixed(0.9, games), Fixed(0.7, games)), by, rehearsals=200)
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), Plain(), 2_000, game.chances)
+    scores = attack.judged(knowledge, seeded(0))
+    assert max(range(3), key=scores.__getitem__) == attack.chosen(knowledge, seeded(0)) == 1
+    assert all(len(one.data) < len(parts[2]) for one in games)
+    transcript = play(game, Plain(), attack, knowledge, trials=400, rng=seeded(1))
+    assert success_rate(transcript).value == pytest.approx(0.9, abs=0.06)
+
+
+def test_where_records_are_too_few_to_choose_by_the_first_is_played():
+    few = synthetic(records=60).split(seeded(0), secret="group", train=20, public=20)[2]
+    knowledge = Knowledge(Inference(few, "group", batch=4), Plain(), 100)
+    attack = Strongest((Fixed(0.6, []), Fixed(0.9, [])), "loss")
+    assert attack.judged(knowledge, seeded(0)) == ()
+    assert attack.chosen(knowledge, seeded(0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Joint(components=0), "Joint.components must be at least 1"),
+        (lambda: Joint(folds=1), "Joint.folds must be at least 2"),
+        (lambda: Joint(ridges=()), "Joint.ridges must be positive numbers"),
+        (lambda: Joint(own=(1.0,)), "Joint.own must be shares"),
+        (lambda: PLDA(components=0), "PLDA.components must be at least 1"),
+        (lambda: PLDA(ridge=0.0), "PLDA.ridge must be positive"),
+        (lambda: PLDA(folds=1), "PLDA.folds must be at least 2"),
+        (lambda: Strongest(()), "Strongest.attacks must be at least one"),
+        (lambda: Strongest(by="luck"), "Strongest.by must be"),
+        (lambda: Strongest(rehearsals=1), "Strongest.rehearsals must be at least 2"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(make, words):
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+def test_an_attack_refuses_a_game_it_does_not_play(parts, crowd):
+    with pytest.raises(ArgumentError, match="use PLDA"):
+        Joint()(Knowledge(crowd[1], Silent(), 20), seeded(0))
+    with pytest.raises(ArgumentError, match="UserInference"):
+        PLDA()(Knowledge(Inference(parts[2], "group", batch=4), Silent(), 20), seeded(0))
+    with pytest.raises(ArgumentError, match="rehearse every value"):
+        Joint()(Knowledge(Inference(parts[2], "group", batch=4), Silent(), 4), seeded(0))
+
+
+def test_joint_and_the_noise_aware_forest_agree_that_drowned_gradients_tell_nothing(parts, channel):
+    drowned = dataclasses.replace(channel, defense=DPSGD(clip=1e-3, noise=100.0))
+    game = Inference(parts[0], "group", batch=4)
+    knowledge = Knowledge(game.on(parts[2]), drowned, 300, game.chances)
+    for attack in (Joint(), NoiseAware(head=RandomForest(20))):
+        assert nothing_found(play(game, drowned, attack, knowledge, trials=1_000, rng=seeded(9)))
+
+
+def test_a_release_of_several_parts_is_read_in_turns():
+    from leakscope.attacks.reductions import joined
+
+    releases = [
+        Release(
+            {}, lambda i=i: iter([{"w": torch.full((2, 1), float(i))}, {"w": torch.full((2, 1), i + 0.5)}])
+        )
+        for i in range(2)
+    ]
+    assert joined(releases).layers["w"][:, 0].tolist() == [0, 0, 1, 1, 0.5, 0.5, 1.5, 1.5]
