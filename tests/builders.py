@@ -14,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import tomli_w
 import torch
 from torch import nn
@@ -105,6 +106,13 @@ FORMAT1 = Path(__file__).parent / "golden" / "format1"
 def golden(kind: str) -> tuple[Result[Any], ...]:
     """Real results of the first format: more parts, seeds and cells than the tiny ones, and some that failed."""
     return tuple(store.results(FORMAT1 / kind))
+
+
+def refuses(error: Any, words: str, call: Callable[..., object], *args: Any, **options: Any) -> None:
+    """The call is refused in one sentence with these words."""
+    with pytest.raises(error, match=words) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
 
 
 # A recording of two clients, and small models with records for them
@@ -377,23 +385,53 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+VOID = {"meta", "br", "img", "input", "link", "hr"}
 HOSTILE = "<script>alert(1)</script>\"' onload=alert(2) <img src=x onerror=alert(3)> {{ 7 * 7 }} &amp;"
 
 
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and its text."""
+class Page(HTMLParser):
+    """The tags of a page with their attributes, its text, the rows of its tables and what is neither. Every tag
+    is closed in order, no attribute stands twice and none is a handler of events."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.html, self.open, self.words, self.scripts, self.declared = html, [], [], [], []
         self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.rows: list[list[str]] = []
         self.feed(html)
+        self.close()
+        assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"an attribute twice in <{tag}>"
+        assert not [name for name in names if name.startswith("on")]
         self.seen.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
 
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["script"], ["style"]):
+            self.scripts.append(data)
+        else:
+            self.words.append(data)
+            if {"td", "th"} & set(self.open) and "svg" not in self.open:
+                self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
+
+    def handle_comment(self, data):
+        self.declared.append(data)
+
+    unknown_decl = handle_pi = handle_comment
 
     @property
     def text(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from builders import refuses
 from scipy import stats
 
 from leakscope import (
@@ -146,9 +147,6 @@ def test_an_audit_reports_the_guarantee_beside_what_it_certified(world):
 def test_what_cannot_be_audited_is_refused(world):
     data, model = world
     record = sampled(model, parameters(model), data, "kind", clip=1.0, rng=seeded(13))
-    with pytest.raises(ArgumentError, match="std must be positive"):
-        simulated(record, std=0.0, trials=100, rng=seeded(0))
-    with pytest.raises(ArgumentError, match="delta"):
-        AttributeAudit("kind", delta=0.0)
-    with pytest.raises(ArgumentError, match="two records"):
-        Canary(data)
+    refuses(ArgumentError, "std must be positive", simulated, record, std=0.0, trials=100, rng=seeded(0))
+    refuses(ArgumentError, "delta", AttributeAudit, "kind", delta=0.0)
+    refuses(ArgumentError, "two records", Canary, data)

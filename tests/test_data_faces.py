@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
@@ -109,8 +110,7 @@ def test_a_broken_lfw_is_refused(lfw: Path) -> None:
     with pytest.raises(DataError, match=r"images that lfw_attributes\.txt lists, and it holds none"):
         load("lfw-folder", path=lfw)
     marks.unlink()
-    with pytest.raises(DataError, match=r"must hold lfw_attributes\.txt"):
-        load("lfw-folder", path=lfw)
+    refuses(DataError, r"must hold lfw_attributes\.txt", load, "lfw-folder", path=lfw)
 
 
 def test_pubfig_is_matched_by_folder_and_number(tmp_path: Path) -> None:
@@ -170,8 +170,7 @@ def test_a_broken_lfw_file_is_refused(tmp_path: Path) -> None:
         ({"images": np.zeros((23, 5, 6, 2), np.uint8)}, "must have 1, 3 or 4 channels"),
     ]
     for changes, said in cases:
-        with pytest.raises(DataError, match=said):
-            load("lfw", path=saved(tmp_path / "bad.npz", **changes))
+        refuses(DataError, said, load, "lfw", path=saved(tmp_path / "bad.npz", **changes))
 
 
 @needs_files
@@ -191,5 +190,4 @@ def test_celeba_is_there_in_64_pixels_too() -> None:
     data = load("celeba", size=64)
     assert data.x.shape == (800, 3, 64, 64)
     assert data.private["identity"].bincount().tolist() == [5] * 160
-    with pytest.raises(ArgumentError, match="size must be 32 or 64 pixels, got 48"):
-        load("celeba", size=48)
+    refuses(ArgumentError, "size must be 32 or 64 pixels, got 48", load, "celeba", size=48)

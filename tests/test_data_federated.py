@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
@@ -323,8 +324,7 @@ def test_without_separation_no_class_can_be_told_and_with_it_most_can() -> None:
 
 @pytest.mark.parametrize("option", [{"records": 1}, {"classes": 1}, {"separation": -0.1}])
 def test_settings_of_made_up_records_are_checked(option: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=f"{next(iter(option))} must be at least"):
-        load("purchase-like", **option)
+    refuses(ArgumentError, f"{next(iter(option))} must be at least", load, "purchase-like", **option)
 
 
 # medical images and folders of images
@@ -361,8 +361,7 @@ def test_pneumonia_may_have_medmnists_names_or_ours(tmp_path: Path) -> None:
         assert data.y.tolist() == marks.tolist()
         assert data.values["finding"] == ("normal", "pneumonia")
         assert load("pneumonia", path=tmp_path / "p.npz", part="val").y.tolist() == [0]
-    with pytest.raises(ArgumentError, match="part must be"):
-        load("pneumonia", path=tmp_path / "p.npz", part="half")
+    refuses(ArgumentError, "part must be", load, "pneumonia", path=tmp_path / "p.npz", part="half")
     np.savez(tmp_path / "p.npz", **(ours | {"y_val": np.asarray([2])}))  # type: ignore[arg-type]
     assert "integers from 0 to 1" in refusal("pneumonia", tmp_path / "p.npz")
     del ours["y_val"]
@@ -391,8 +390,7 @@ def test_covid_leaves_out_what_has_no_finding_and_marks_what_is_not_known(tmp_pa
         ({"is_covid": np.asarray([1, 0, 0, 2, 0])}, "integers from 0 to 1"),
     ):
         np.savez(tmp_path / "c.npz", **(arrays | change))  # type: ignore[arg-type]
-        with pytest.raises(DataError, match=said):
-            load("covid", path=tmp_path / "c.npz")
+        refuses(DataError, said, load, "covid", path=tmp_path / "c.npz")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
@@ -53,8 +54,7 @@ def test_a_limit_takes_images_evenly(celeba_folder: Path) -> None:
     assert data.y.tolist() == [0, 0, 1]
     assert spread(range(10), 3) == [0, 3, 6]
     assert spread(range(2), 5) == [0, 1]
-    with pytest.raises(ArgumentError, match="limit must be at least 2"):
-        load("celeba-folder", path=celeba_folder, limit=0)
+    refuses(ArgumentError, "limit must be at least 2", load, "celeba-folder", path=celeba_folder, limit=0)
 
 
 def test_a_broken_celeba_folder_is_refused(celeba_folder: Path) -> None:
@@ -65,15 +65,12 @@ def test_a_broken_celeba_folder_is_refused(celeba_folder: Path) -> None:
     with pytest.raises(DataError, match=r"000001\.jpg must be an aligned image of 178 x 218"):
         load("celeba-folder", path=celeba_folder)
     first.write_bytes(b"\xff\xd8\xffnothing")
-    with pytest.raises(DataError, match=r"000001\.jpg is not an image"):
-        load("celeba-folder", path=celeba_folder)
+    refuses(DataError, r"000001\.jpg is not an image", load, "celeba-folder", path=celeba_folder)
     for image in (celeba_folder / "img_align_celeba").iterdir():
         image.unlink()
-    with pytest.raises(DataError, match="holds none"):
-        load("celeba-folder", path=celeba_folder)
+    refuses(DataError, "holds none", load, "celeba-folder", path=celeba_folder)
     (celeba_folder / "identity_CelebA.txt").unlink()
-    with pytest.raises(DataError, match=r"must hold identity_CelebA\.txt"):
-        load("celeba-folder", path=celeba_folder)
+    refuses(DataError, r"must hold identity_CelebA\.txt", load, "celeba-folder", path=celeba_folder)
 
 
 def test_the_published_utkface_is_read_from_its_names(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from builders import refuses
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
@@ -165,8 +164,7 @@ def test_uci_files_give_the_same_table(tmp_path: Path, adult: Dataset) -> None:
 def test_uci_files_of_another_shape_are_refused(tmp_path: Path, data: str, test: str) -> None:
     (tmp_path / "adult.data").write_text(data)
     (tmp_path / "adult.test").write_text(test)
-    with pytest.raises(DataError, match=r"adult\.(data|test)"):
-        load("uci-adult", path=tmp_path)
+    refuses(DataError, r"adult\.(data|test)", load, "uci-adult", path=tmp_path)
 
 
 def test_a_csv_keeps_numbers_and_encodes_words(tmp_path: Path) -> None:
@@ -337,8 +335,7 @@ def test_a_csv_is_refused_in_one_sentence_if_it_has(tmp_path: Path, case: str) -
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.csv does not exist"):
         from_csv(tmp_path / "nowhere.csv", label="y", secrets="s")
-    with pytest.raises(DataError, match="is a folder"):
-        from_csv(tmp_path, label="y", secrets="s")
+    refuses(DataError, "is a folder", from_csv, tmp_path, label="y", secrets="s")
 
 
 def test_an_unknown_encoding_is_refused(tmp_path: Path) -> None:
@@ -370,50 +367,14 @@ def test_a_large_csv_is_read_in_seconds(tmp_path: Path) -> None:
     assert np.allclose(table.x[:, 0].numpy(), frame["n0"], atol=1e-6)
 
 
-CELL = st.one_of(
-    st.sampled_from(
-        ["", "?", "a", "b", "0", "1", "2.5", "nan", "inf", "1e400", "True", '"', "<b>", "x,y", "\n"]
-    ),
-    st.text(max_size=4),
-    st.floats(width=32).map(str),
-)
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rows=st.lists(st.tuples(CELL, CELL, CELL), max_size=8),
-    quoted=st.booleans(),
-    encoding=st.sampled_from(["onehot", "label"]),
-)
-def test_a_random_table_gives_finite_x_or_a_data_error(
-    tmp_path: Path, rows: list[tuple[str, str, str]], quoted: bool, encoding: str
-) -> None:
-    path = tmp_path / "random.csv"
-    with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
-        if quoted:
-            csv.writer(file).writerows([("y", "s", "n"), *rows])
-        else:
-            file.write("y,s,n\n" + "\n".join(",".join(row) for row in rows))
-    try:
-        table = from_csv(path, label="y", secrets="s", encoding=encoding)
-    except DataError:
-        return
-    assert torch.isfinite(table.x).all()
-    assert len(table.positions("*")) == table.x.shape[1]
-    assert table.classes >= 2
-    assert table.private["s"].max() < len(table.value_names("s"))
-
-
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(DataError, match=r"one of adult, digits, .*got 'imagenet'"):
-        load("imagenet")
+    refuses(DataError, r"one of adult, digits, .*got 'imagenet'", load, "imagenet")
 
 
 def test_an_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(ArgumentError, match="adult has no option 'encode'; it has: path, encoding"):
         load("adult", encode="label")
-    with pytest.raises(ArgumentError, match="digits has no option 'path'"):
-        load("digits", path="digits.npz")
+    refuses(ArgumentError, "digits has no option 'path'", load, "digits", path="digits.npz")
 
 
 def test_rows_are_encoded_by_columns_that_are_known_from_others(tmp_path):
@@ -442,5 +403,4 @@ def test_rows_that_do_not_fit_known_columns_are_refused(text, words, tmp_path):
     whole.write_text("age,ward,sex,y\n50,A,f,0\n60,B,m,1\n70,C,f,0\n")
     some.write_text(text)
     known = from_csv(whole, label="y", secrets=("sex",))
-    with pytest.raises(DataError, match=words):
-        rows_as(some, known.columns)
+    refuses(DataError, words, rows_as, some, known.columns)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from builders import refuses
 
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError
@@ -134,22 +135,17 @@ def test_a_file_that_is_none_of_reviews_is_refused(tmp_path: Path, case: str) ->
 def test_broken_files_of_reviews_are_refused(tmp_path: Path) -> None:
     file = packed(tmp_path)
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match="is not a JSON file that gzip packed"):
-        load("imdb", path=file)
+    refuses(DataError, "is not a JSON file that gzip packed", load, "imdb", path=file)
     file.write_text("{}")
-    with pytest.raises(DataError, match="is not a JSON file that gzip packed"):
-        load("imdb", path=file)
-    with pytest.raises(DataError, match="must hold train/neg, and does not"):
-        load("imdb", path=tmp_path)
+    refuses(DataError, "is not a JSON file that gzip packed", load, "imdb", path=file)
+    refuses(DataError, "must hold train/neg, and does not", load, "imdb", path=tmp_path)
     folder = published(tmp_path / "aclImdb")
     (folder / "train/neg/0_1.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"0_1\.txt is not a text that can be read"):
-        load("imdb", path=folder)
+    refuses(DataError, r"0_1\.txt is not a text that can be read", load, "imdb", path=folder)
     for review in (folder / "test").glob("*/*.txt"):
         review.unlink()
     (folder / "train/neg/0_1.txt").write_text("fine")
-    with pytest.raises(DataError, match=r"test must hold reviews named like pos/0_9\.txt"):
-        load("imdb", path=folder)
+    refuses(DataError, r"test must hold reviews named like pos/0_9\.txt", load, "imdb", path=folder)
     for setting in ({"words": 0}, {"length": 0}):
         with pytest.raises(ArgumentError, match=f"{next(iter(setting))} must be at least 1, got 0"):
             load("imdb", path=folder, part="train", **setting)

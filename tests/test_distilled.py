@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -125,8 +126,7 @@ def test_progress_runs_through_all_models_and_the_last_training() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused_in_one_sentence(settings: dict[str, int], words: str) -> None:
-    with pytest.raises(ArgumentError, match=words):
-        Distilled(**settings)
+    refuses(ArgumentError, words, Distilled, **settings)
 
 
 def test_its_time_is_that_of_all_its_models() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 
 from leakscope import (
     DPSGD,
@@ -153,5 +154,4 @@ def test_as_many_people_are_split_as_have_the_records_a_split_by_record_takes():
 
 def test_too_few_rehearsals_are_refused_with_the_way_out():
     cell = parse(TEXT.replace("rehearsals = 150", "rehearsals = 6")).cell[0]
-    with pytest.raises(ArgumentError, match="raise rehearsals"):
-        experiment.run(cell, 0)
+    refuses(ArgumentError, "raise rehearsals", experiment.run, cell, 0)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 
 from leakscope import (
     MLP,
@@ -150,10 +151,8 @@ def test_the_same_rng_gives_the_same_guesses(game, channel):
 
 
 def test_a_family_refuses_what_it_cannot_read(parts):
-    with pytest.raises(ArgumentError, match="on reductions that learn nothing"):
-        Family((Posterior(Logistic(), PCA(5)),))
-    with pytest.raises(ArgumentError, match="at least 2"):
-        Family(folds=1)
+    refuses(ArgumentError, "on reductions that learn nothing", Family, (Posterior(Logistic(), PCA(5)),))
+    refuses(ArgumentError, "at least 2", Family, folds=1)
 
 
 def test_unit_max_is_one_value_per_input_of_a_linear_layer_and_per_filter_of_a_convolution():
@@ -185,5 +184,4 @@ def test_a_game_without_records_to_cut_is_refused(parts):
     class Bare:
         batch, chances = 1, torch.tensor([0.5, 0.5])
 
-    with pytest.raises(ArgumentError, match="cut into folds"):
-        SMALL(Knowledge(Bare(), Silent(), 100), seeded(0, "bare"))
+    refuses(ArgumentError, "cut into folds", SMALL, Knowledge(Bare(), Silent(), 100), seeded(0, "bare"))

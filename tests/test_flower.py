@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 
 with warnings.catch_warnings():  # Flower imports typer, which asks click for a name that click retires
@@ -269,8 +270,7 @@ def test_a_reply_that_cannot_be_recorded_is_named_in_one_sentence(change, words,
         change(reply.content)
         return reply
 
-    with pytest.raises(DataError, match=words):
-        run(recording_strategy(fedavg(), tmp_path, model=net()), Wire(client))
+    refuses(DataError, words, run, recording_strategy(fedavg(), tmp_path, model=net()), Wire(client))
 
 
 def test_a_pickled_array_is_never_opened(tmp_path):
@@ -461,8 +461,7 @@ def test_what_cannot_be_defended_is_not_sent(change, words):
         change(reply.content)
         return reply
 
-    with pytest.raises(DataError, match=words):
-        answer(defense_mod(Sign()), train=client)
+    refuses(DataError, words, answer, defense_mod(Sign()), train=client)
 
 
 @pytest.mark.parametrize("name", sorted({*roles("defense")} - {"Within", "Chain", "Defense"}))
@@ -482,8 +481,7 @@ def test_every_defense_changes_the_upload_or_is_refused(name):
     "defense", [DPSGD(), VIB(), Chain(Pruning(), DPSGD()), Within(DPSGD(), ("0.weight",))]
 )
 def test_what_acts_inside_training_is_sent_there(defense):
-    with pytest.raises(ArgumentError, match=r"must act on a finished update.* inside the local steps"):
-        defense_mod(defense)
+    refuses(ArgumentError, r"must act on a finished update.* inside the local steps", defense_mod, defense)
 
 
 def test_a_defense_that_would_do_nothing_is_refused():

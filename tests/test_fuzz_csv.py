@@ -103,7 +103,9 @@ def read(path, header, *, encoding="onehot") -> None:
     found = from_csv(path, label=header[-1], secrets=header[0], encoding=encoding)
     assert found.x.isfinite().all()
     assert len(found) == len(found.y) == len(found.secret(header[0]))
-    assert int(found.y.max()) < found.classes
+    assert len(found.positions("*")) == found.x.shape[1]
+    assert int(found.y.max()) < found.classes >= 2
+    assert found.secret(header[0]).max() < len(found.value_names(header[0]))
     train, test, public = found.split(seeded(0), secret=header[0])
     assert len(train) + len(test) + len(public) == len(found)
     assert train.x.isfinite().all()

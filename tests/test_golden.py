@@ -9,7 +9,7 @@ import shutil
 
 import golden_numbers as golden
 import pytest
-from builders import Tags
+from builders import Page, refuses
 from golden.pages import FOLDERS, draw_page
 from golden.pages import golden as golden_page
 
@@ -92,7 +92,7 @@ def test_old_results_can_be_read_reported_gated_and_compared(folder, tmp_path):
     assert not ls.gate(place, limits).passed
     found = ls.compare(place, place)
     assert found.differences
-    assert Tags(write(place).read_text(encoding="utf-8")).text
+    assert Page(write(place).read_text(encoding="utf-8")).text
     rows = (place / "results.csv").read_text(encoding="utf-8")
     assert all(result.key in rows for result in results)
 
@@ -105,5 +105,4 @@ def test_a_result_may_be_laid_out_anew_but_not_changed(tmp_path):
     assert store.load(place, path.stem) == kept
     for layout in (None, 1):
         path.write_text(json.dumps(table | {"seed": 9}, indent=layout), encoding="utf-8")
-        with pytest.raises(StoreError, match="not what was written"):
-            store.load(place, path.stem)
+        refuses(StoreError, "not what was written", store.load, place, path.stem)

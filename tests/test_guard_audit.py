@@ -9,6 +9,7 @@ import io
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from guard_cells import GUARD, TABLE, cell, nobody, people, pictures, run
 from PIL import Image
 
@@ -229,13 +230,11 @@ def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too(monkeypa
     ],
 )
 def test_what_cannot_be_guarded_is_refused(changes, words):
-    with pytest.raises((ArgumentError, DataError), match=words):
-        typed(**changes)
+    refuses((ArgumentError, DataError), words, typed, **changes)
 
 
 def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
-    with pytest.raises(ArgumentError, match=r"GuardAudit\.secret must say"):
-        GuardAudit(lambda data, rng, others=None: None)
+    refuses(ArgumentError, r"GuardAudit\.secret must say", GuardAudit, lambda data, rng, others=None: None)
     (one,) = GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked
     assert (one.secret, one.column) == ("attribute", "sex")
 
@@ -294,8 +293,7 @@ def test_baselines_against_membership_can_be_audited_with_the_network_they_were_
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(settings, message):
-    with pytest.raises(ArgumentError, match=message):
-        GuardAudit(Inf2Guard("attribute", "sex"), **settings)
+    refuses(ArgumentError, message, GuardAudit, Inf2Guard("attribute", "sex"), **settings)
 
 
 def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import CLASSES, QUICK, SURE, WIDTH, Nothing, identity, people
+from builders import CLASSES, QUICK, SURE, WIDTH, Nothing, identity, people, refuses
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -177,11 +177,9 @@ def test_plain_training_starts_from_new_weights_and_leaves_its_model_alone():
 def test_membership_attacks_without_known_members_or_head_are_refused_in_one_sentence(by_heart):
     channel = RepresentationChannel(by_heart)
     alone = Knowledge(Membership(MEMBERS, OTHERS).on(OTHERS), channel, 100)
-    with pytest.raises(ArgumentError, match="known members"):
-        LossThreshold()(alone, seeded(0, "a"))
+    refuses(ArgumentError, "known members", LossThreshold(), alone, seeded(0, "a"))
     headless = replace(channel, encoder=replace(by_heart, head=None))
-    with pytest.raises(ArgumentError, match="head"):
-        LossThreshold()(replace(alone, channel=headless), seeded(0, "a"))
+    refuses(ArgumentError, "head", LossThreshold(), replace(alone, channel=headless), seeded(0, "a"))
 
 
 def recovered(attack, encoder: Encoder, data: Dataset, public: Dataset) -> Transcript:
@@ -304,8 +302,7 @@ def test_every_secret_can_be_evaluated_and_is_the_same_after_it_was_written(by_h
     found = evaluated(Guarded(identity(), None, (), 0.0), back, attacks=(Decoder(epochs=2),), baselines=False)
     assert found.attacks[0].scores.mse.value < 0.1
     assert Judged.model_validate_json(found.model_dump_json()) == found
-    with pytest.raises(ArgumentError, match="column must name"):
-        Trial(*own, "attribute")
+    refuses(ArgumentError, "column must name", Trial, *own, "attribute")
 
 
 @pytest.mark.parametrize("values", [2, 3])

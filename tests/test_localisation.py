@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 
 from leakscope import (
@@ -147,8 +148,7 @@ def test_layers_are_looked_at_together_in_runs_of_neighbours(records):
     }
     assert pairs.sensitivity == {}
     assert pairs.protection == ()
-    with pytest.raises(ArgumentError, match="at most the model's 3 layers"):
-        join_neighbours(["a", "b", "c"], 4)
+    refuses(ArgumentError, "at most the model's 3 layers", join_neighbours, ["a", "b", "c"], 4)
 
 
 def test_pictures_are_rebuilt_and_kept_only_when_asked_for():
@@ -183,8 +183,7 @@ def test_pictures_are_rebuilt_and_kept_only_when_asked_for():
         assert bool(found.pictures) == shown
     assert found.pictures[0].original.startswith("iVBOR")  # a PNG's first bytes in base64
     small = dataclasses.replace(train, x=train.x[:, :, :8, :8])
-    with pytest.raises(ArgumentError, match="at least 11 x 11 pixels"):
-        audit(small)
+    refuses(ArgumentError, "at least 11 x 11 pixels", audit, small)
 
 
 def test_noise_has_the_asked_ratio_to_the_layers_own_gradient(records):
@@ -235,8 +234,7 @@ def test_batches_are_balanced_in_the_label_whatever_the_secret_and_others_are_mi
     mixed = records.private["group"][rows[:, 6:]].double().mean()
     assert 0.4 < float(mixed) < 0.6
     told = dataclasses.replace(records, y=records.private["group"])
-    with pytest.raises(DataError, match="cannot be balanced against the secret"):
-        Inference(told, "group", 6, balanced=True)
+    refuses(DataError, "cannot be balanced against the secret", Inference, told, "group", 6, balanced=True)
 
 
 def with_information(latent, values):
@@ -294,8 +292,7 @@ def test_the_trend_is_a_line_through_points_on_a_line(found):
 def test_a_model_whose_layers_share_weights_is_refused():
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     tied[2].weight = tied[0].weight
-    with pytest.raises(ArgumentError, match=r"'0.weight' is also '2.weight'"):
-        layers_of(tied)
+    refuses(ArgumentError, r"'0.weight' is also '2.weight'", layers_of, tied)
 
 
 @pytest.mark.parametrize(
@@ -308,5 +305,4 @@ def test_a_model_whose_layers_share_weights_is_refused():
     ],
 )
 def test_bad_settings_are_refused_in_one_sentence(settings, words):
-    with pytest.raises(ArgumentError, match=words):
-        LayerAudit(**settings)
+    refuses(ArgumentError, words, LayerAudit, **settings)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -120,8 +121,7 @@ def test_the_roc_starts_at_the_origin_and_ends_at_one_and_is_a_staircase():
 
 
 def test_a_transcript_without_one_of_the_values_is_refused():
-    with pytest.raises(ArgumentError, match="play more trials"):
-        auroc(scored([0.1, 0.2], [1, 1]))
+    refuses(ArgumentError, "play more trials", auroc, scored([0.1, 0.2], [1, 1]))
 
 
 @pytest.mark.parametrize(("gap", "n"), [(0.0, 200), (1.0, 200), (2.5, 200), (2.5, 2_000), (4.0, 400)])

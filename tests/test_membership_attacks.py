@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -292,8 +293,7 @@ def test_known_noise_pulls_the_whitening_towards_the_plain_coordinates(tmp_path)
 
 def test_zari_needs_known_members(tmp_path):
     members = records(10, 0)
-    with pytest.raises(ArgumentError, match="known members"):
-        played(recorded(tmp_path / "run", members), members, Zari())
+    refuses(ArgumentError, "known members", played, recorded(tmp_path / "run", members), members, Zari())
 
 
 def test_a_record_that_is_member_and_non_member_is_refused_by_number():
@@ -307,8 +307,7 @@ def test_a_record_that_is_member_and_non_member_is_refused_by_number():
 
 def test_candidates_of_another_width_are_refused():
     narrow = Dataset(torch.zeros(3, 7), torch.zeros(3, dtype=torch.long), {})
-    with pytest.raises(DataError, match="as wide as the others"):
-        Membership(narrow, records(5, 0))
+    refuses(DataError, "as wide as the others", Membership, narrow, records(5, 0))
 
 
 def test_an_attack_on_gradients_of_many_trials_says_what_it_needs():

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from builders import refuses
 
 from leakscope import DPSGD, MLP, Chain, Inference, MaxPool, Posterior, RandomForest, Sign
 from leakscope.core.errors import PlanError
@@ -115,26 +113,7 @@ MISTAKES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_every_mistake_is_told_before_anything_is_computed(name):
     text, words = MISTAKES[name]
-    with pytest.raises(PlanError, match=words):
-        parse(text)
-
-
-def test_trust_covers_a_module_and_nothing_around_or_inside_it():
-    text = CELL + 'model = {name = "torch.nn.Linear", in_features = 10, out_features = 2}\n'
-    assert parse(text, trusted=["torch.nn"]).cell[0].model["name"] == "torch.nn.Linear"
-    for other in ("torc", "torch", "torch.nn.modules", "torch.nn.Linear"):
-        with pytest.raises(PlanError, match=r"--trust torch\.nn\."):
-            parse(text, trusted=[other])
-    with pytest.raises(PlanError, match="cannot be imported"):
-        parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch.nn"])
-
-
-def test_a_trusted_module_lends_no_trust_to_what_it_imported(tmp_path, monkeypatch):
-    (tmp_path / "lender.py").write_text("import subprocess\nfrom os import system\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("system", "subprocess"):
-        with pytest.raises(PlanError, match="must be a class or function that 'lender' defines"):
-            parse(CELL + f'model = {{name = "lender.{name}"}}\n', trusted=["lender"])
+    refuses(PlanError, words, parse, text)
 
 
 def test_a_chain_and_an_infinite_clip_can_be_planned():
@@ -145,44 +124,3 @@ def test_a_chain_and_an_infinite_clip_can_be_planned():
     cell = parse(text).cell[0]
     assert construct(cell.defense, "defense") == Chain(DPSGD(math.inf, 0.0), Sign())
     assert cell.meaning["defense"]["defenses"][0]["clip"] == "inf"
-
-
-def test_an_untrusted_module_is_not_even_imported(tmp_path, monkeypatch):
-    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PlanError):
-        parse(CELL + 'model = {name = "hostile.Net"}\n')
-    assert "hostile" not in sys.modules
-
-
-scalars = st.one_of(
-    st.integers(-3, 3), st.floats(allow_nan=True), st.text(max_size=5), st.booleans(), st.none()
-)
-values = st.recursive(
-    scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["name", "secret", "batch", "x"]), inner, max_size=3),
-    ),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            ["data", "game", "attack", "model", "defense", "rounds", "trials", "train", "observe", "x"]
-        ),
-        values,
-        max_size=6,
-    )
-)
-@settings(max_examples=300, deadline=None)
-def test_any_cell_is_accepted_or_refused_in_one_sentence(cell):
-    from leakscope.run.plan import from_document
-
-    base = {"data": {"name": "synthetic"}, "game": {"name": "Inference", "secret": "group"}}
-    try:
-        from_document({"cell": [base | cell]})
-    except PlanError as error:
-        assert "\n" not in str(error)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from builders import refuses
 
 from leakscope.core.errors import ArgumentError
 from leakscope.report import plot
@@ -46,14 +47,12 @@ def test_a_scale_maps_its_ends_and_keeps_what_is_outside_at_them(log):
     scale = Scale(0.01, 100, 10, 210, log)
     assert [scale(v) for v in (0.01, 100, 0, -5, math.inf)] == pytest.approx([10, 210, 10, 10, 210])
     assert scale(1) == pytest.approx(110 if log else 11.98, abs=0.01)
-    with pytest.raises(ArgumentError, match="value must be a number, got nan"):
-        scale(math.nan)
+    refuses(ArgumentError, "value must be a number, got nan", scale, math.nan)
 
 
 @pytest.mark.parametrize("ends", [(1, 1), (2, 1), (0, math.inf), (math.nan, 1)])
 def test_an_axis_without_length_is_refused(ends):
-    with pytest.raises(ArgumentError, match="ends of an axis"):
-        Axis(*ends)
+    refuses(ArgumentError, "ends of an axis", Axis, *ends)
     with pytest.raises(ArgumentError):
         Axis(0.0, 1.0, log=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 
 from leakscope.attacks.heads import LDA
@@ -89,13 +90,11 @@ def test_rounds_in_which_a_client_is_missing_are_left_out_or_refused(tmp_path):
     assert RecordedChannel(found, nn.Linear(2, 2), ("a",)).rounds == (0, 1, 2)
     with pytest.raises(DataError, match="client 'b' in round 0"):
         releases(RecordedChannel(found, nn.Linear(2, 2), ("b",), (0,)))
-    with pytest.raises(DataError, match="no round of clients c"):
-        RecordedChannel(found, nn.Linear(2, 2), ("c",))
+    refuses(DataError, "no round of clients c", RecordedChannel, found, nn.Linear(2, 2), ("c",))
 
 
 def test_a_model_of_other_shapes_is_refused_by_layer(recording):
-    with pytest.raises(DataError, match="layer 'weight' is"):
-        RecordedChannel(recording, nn.Linear(3, 2))
+    refuses(DataError, "layer 'weight' is", RecordedChannel, recording, nn.Linear(3, 2))
 
 
 def test_a_view_that_does_not_exist_is_refused(recording):
@@ -126,5 +125,4 @@ def test_a_property_of_every_client_is_told_from_its_recorded_update(tmp_path):
         game, channel, attack, Knowledge(game.on(public), belief, 400), trials=20, rng=seeded(0, "play")
     )
     assert success_rate(transcript).value >= 0.9
-    with pytest.raises(ArgumentError, match="number of clients, 20"):
-        game.deal(channel, 5, seeded(0, "deal"))
+    refuses(ArgumentError, "number of clients, 20", game.deal, channel, 5, seeded(0, "deal"))

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders import HOSTILE, Tags, cell, fail, game, grid, measure, transcript
+from builders import Page, cell, fail, game, grid, measure, transcript
 from scipy import stats
 
 from leakscope import Transcript, tpr_at_fpr
@@ -22,37 +22,14 @@ from leakscope.report import page as report
 from leakscope.report import pages
 from leakscope.run import experiment
 
-VOID = {"meta", "br", "img", "input", "link", "hr"}
 PRUNING, DPSGD = {"name": "Pruning", "rate": 0.99}, {"name": "DPSGD", "clip": 1.0, "noise": 8.0}
 
 
-class Page(Tags):
-    """Tags of a page that are checked to be closed in the order they were opened."""
-
-    def __init__(self, html: str) -> None:
-        self.open: list[str] = []
-        super().__init__(html)
-        assert self.open == []
-        self.html = html
-
-    def handle_starttag(self, tag, attrs):
-        assert len({name for name, _ in attrs}) == len(attrs), f"an attribute twice in <{tag}>"
-        super().handle_starttag(tag, attrs)
-        self.open += [] if tag in VOID else [tag]
-
-    def handle_startendtag(self, tag, attrs):
-        super().handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    @property
-    def tables(self) -> list[list[list[str]]]:
-        """The rows of the table right under each figure."""
-        under = r"</figure>\s*<details class=\"data\">.*?<tbody>(.*?)</tbody>"
-        bodies = re.findall(under, self.html, re.S)
-        rows = [re.findall(r"<tr>(.*?)</tr>", body, re.S) for body in bodies]
-        return [[re.findall(r"<td>(.*?)</td>", row) for row in table] for table in rows]
+def tables(shown: Page) -> list[list[list[str]]]:
+    """The rows of the table right under each figure."""
+    under = r"</figure>\s*<details class=\"data\">.*?<tbody>(.*?)</tbody>"
+    rows = [re.findall(r"<tr>(.*?)</tr>", body, re.S) for body in re.findall(under, shown.html, re.S)]
+    return [[re.findall(r"<td>(.*?)</td>", row) for row in table] for table in rows]
 
 
 def page(*results, **options) -> Page:
@@ -82,36 +59,6 @@ def noisy():
 # Nothing of the data becomes markup, and the page is whole
 
 
-def hostile():
-    named = {"data": {"name": "csv", "path": f"/home/me/{HOSTILE.replace('/', ':')}.csv", "by": HOSTILE}}
-    named |= {"defense": {"name": HOSTILE, HOSTILE: HOSTILE}, "attack": {"name": HOSTILE}, "id": HOSTILE}
-    one = game(HOSTILE, **named, game={"name": "Inference", "secret": HOSTILE, "known": [HOSTILE]})
-    one = ask(one, values=(HOSTILE, HOSTILE), column=HOSTILE)
-    canary = measure("canary")
-    audit = {"attribute": HOSTILE, "values": (HOSTILE, HOSTILE), "statistic": HOSTILE}
-    audits = [alter(canary, cell={"trials": 50 + i}, clip=4.0 + i, **audit) for i in range(2)]
-    kinds = [
-        ask(alter(one, cell={"trials": 3 + i}), kind=kind)
-        for i, kind in enumerate(("property", "distribution", "user", HOSTILE))
-    ]
-    return [
-        one,
-        *kinds,
-        *audits,
-        fail(game("age"), HOSTILE),
-        fail(alter(canary, cell={"trials": 9}), HOSTILE),
-    ]
-
-
-def test_no_name_in_the_data_becomes_markup_and_no_folder_is_told():
-    shown = page(*hostile(), plan=HOSTILE, title=HOSTILE)
-    assert not {"script", "img", "iframe", "object", "link"} & {tag for tag, _ in shown.seen}
-    assert not [name for _, attrs in shown.seen for name in attrs if name.startswith("on")]
-    assert "<script>alert(1)</script>" in shown.text
-    assert "{{ 7 * 7 }}" in shown.text
-    assert "/home/me" not in shown.text
-
-
 @pytest.mark.parametrize(
     "results", [[], [game()], [fail(game())], [game(), fail(game("age"))], grid(20, seeds=2)]
 )
@@ -129,7 +76,7 @@ def test_every_chart_is_named_reachable_and_followed_by_its_table(noisy):
     shown = page(
         setting(), setting(PRUNING), noisy, canary, alter(canary, cell={"trials": 41}, crafted=False)
     )
-    assert shown.html.count("<figure>") == len(shown.tables)
+    assert shown.html.count("<figure>") == len(tables(shown))
     for chart in re.findall(r"<svg[^>]*role=\"img\"[^>]*>.*?</svg>", shown.html, re.S):
         assert re.search(r"role=\"img\"[^>]*><title>[^<]+</title><desc>[^<]+</desc>", chart)
         assert 'tabindex="0"' in chart
@@ -197,7 +144,7 @@ def test_secrets_of_one_column_are_told_apart_by_kind_and_by_data():
         ),
         kind="property",
     )
-    names = {row[0] for row in page(game(), inside).tables[0]}
+    names = {row[0] for row in tables(page(game(), inside))[0]}
     assert names == {"sex (attribute)", "sex (property)"}
     files = [game(data={"name": "csv", "path": f"/{folder}/t.csv"}) for folder in "ab"]
     assert len(group_settings(files)) == 2
@@ -268,7 +215,7 @@ def test_one_seed_keeps_its_interval_and_several_have_students():
 
 def test_the_tables_under_the_figures_hold_the_data():
     one = measure("game")
-    found, (overview, roc, rounds) = one.found, page(one).tables
+    found, (overview, roc, rounds) = one.found, tables(page(one))
     gain = found.scores.advantage
     assert overview[0][2:5] == [f"{value:.3f}" for value in (gain.value, gain.low, gain.high)]
     measured = {(f"{100 * fpr:.3g}%", f"{100 * tpr:.1f}%") for fpr, tpr in found.roc}
@@ -334,7 +281,7 @@ def test_a_frontier_needs_two_defenses_or_strengths_and_its_table_holds_its_data
     groups = {key: draw_frontier(*group_settings(results)) for key, results in drawn.items()}
     assert [key for key, found in groups.items() if found] == [3, 4]
     cheap = setting(PRUNING, rate=0.52, accuracy=0.7)
-    rows = next(t for t in page(setting(), cheap).tables if t[0][0] == "1" and len(t[0]) == 8)
+    rows = next(t for t in tables(page(setting(), cheap)) if t[0][0] == "1" and len(t[0]) == 8)
     e = cheap.found.scores.advantage
     assert rows[1][1:3] == ["Pruning (rate 0.99), adversary aware", "70.0%"]
     assert rows[1][4:7] == ["10.0%", f"{e.value:.3f}", f"{e.low:.3f} to {e.high:.3f}"]
@@ -507,14 +454,14 @@ def test_histograms_hold_every_trial_and_several_audits_share_a_chart_of_epsilon
             "h0": (1.0,) * n,
             "h1": tuple(map(float, range(n))),
         }
-        (table,) = page(alter(canary, histogram=canary.found.histogram.model_copy(update=many))).tables
+        (table,) = tables(page(alter(canary, histogram=canary.found.histogram.model_copy(update=many))))
         assert len(table) <= mechanism.BINS
         assert [sum(float(row[k].replace(",", "")) for row in table) for k in (2, 3)] == [n, sum(range(n))]
     three = [certify(low, cell={"trials": 40 + i}, clip=4.0 - i) for i, low in enumerate((0.7, 0.5, 0.0))]
     shown = page(*three, certify(0.2, cell={"trials": 50}, crafted=False))
     charts = [c for c in re.findall(r"<svg class=\"chart\".*?</svg>", shown.html, re.S) if "log scale" in c]
     assert len(charts) == 1
-    ledger = next(table for table in shown.tables if len(table[0]) == 14)
+    ledger = next(table for table in tables(shown) if len(table[0]) == 14)
     assert [row[1] for row in ledger][:1] == ["4.0"]
     assert "log scale" not in page(canary).html
     assert "Crafted record" in shown.text

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -198,11 +199,9 @@ def test_games_are_played_through_updates(parts):
 )
 def test_a_channel_that_cannot_do_what_it_says_is_refused(settings, words):
     model = world()[0]
-    with pytest.raises(ArgumentError, match=words):
-        UpdateChannel(model, (parameters(model),), **settings)
+    refuses(ArgumentError, words, UpdateChannel, model, (parameters(model),), **settings)
     other = UpdateChannel(model, ({"0.weight": torch.zeros(8, 10)},), local=ONE)
-    with pytest.raises(ArgumentError, match="params must be the model's own"):
-        released(other, drawn(world()[1]))
+    refuses(ArgumentError, "params must be the model's own", released, other, drawn(world()[1]))
     with pytest.raises(ArgumentError, match=r"GradientChannel.defense .* MixupMMD.*UpdateChannel"):
         GradientChannel(model, (), Chain(Sign(), MixupMMD(weight=0.0)))
 
@@ -324,8 +323,7 @@ def test_the_discrepancy_in_the_objective_closes_the_gap_it_measures():
 )
 def test_combinations_that_cannot_work_are_refused(defense, words):
     model, data = world()
-    with pytest.raises(ArgumentError, match=words):
-        fit(model, data, rounds=1, rng=seeded(18), defense=defense)
+    refuses(ArgumentError, words, fit, model, data, rounds=1, rng=seeded(18), defense=defense)
     with pytest.raises(ArgumentError, match=words):
         federate(model, [data], rounds=1, rng=seeded(18), local=ONE, defense=defense)
 
@@ -350,5 +348,4 @@ def test_mixing_goes_with_defenses_of_the_gradient():
     ],
 )
 def test_strengths_out_of_their_range_are_refused(make, words):
-    with pytest.raises(ArgumentError, match=words):
-        make()
+    refuses(ArgumentError, words, make)

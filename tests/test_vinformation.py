@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from scipy import integrate, stats
 
 from leakscope import Transcript, v_information
@@ -56,8 +57,7 @@ def test_scores_of_any_scale_are_turned_into_nats():
     secrets, values = seen(np.random.default_rng(2), 20_000)
     played = Transcript(torch.as_tensor(secrets), torch.as_tensor(1e-6 * values), HALVES)
     assert v_information(played).value == pytest.approx(truth(), abs=0.01)
-    with pytest.raises(ArgumentError, match="posteriors unless calibrated"):
-        v_information(played, calibrate=False)
+    refuses(ArgumentError, "posteriors unless calibrated", v_information, played, calibrate=False)
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_claims():
