@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -36,6 +37,9 @@ from leakscope.results.scores import Worth
 from leakscope.run import engines
 from leakscope.run.plan import from_document
 
+needs_files = pytest.mark.skipif(
+    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
+)
 KINDS: dict[str, dict[str, Any]] = {
     "game": {"game": {"name": "Inference", "secret": "group", "batch": 4}},
     "share": {
@@ -126,6 +130,10 @@ def net(seed: int = 0, hidden: int = 4) -> nn.Sequential:
 
 def params(seed: int) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in net(seed).named_parameters()}
+
+
+def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
 
 
 def record(folder: Path, *, rounds: int = 2, clients=("alice", "bob"), **options) -> Recording:

@@ -176,20 +176,3 @@ def test_a_defense_that_only_processes_changes_nothing_but_what_is_released(name
             for secret in (None, torch.tensor([0, 1, 2]))
         )
         assert torch.equal(one["layer"], other["layer"])
-
-
-CELL = """
-[[cell]]
-data = {name = "synthetic", records = 1500, shift = 2.0, positive = 0.9}
-game = {name = "Inference", secret = "group", batch = 8}
-attack = {name = "NoiseAware", components = 5, head = {name = "RandomForest", trees = 10}}
-defense = {name = "DPSGD", noise = 1.5}
-adaptive = true
-model = {name = "Linear"}
-rounds = 3
-observe = [1, 3]
-trials = 200
-rehearsals = 200
-train = 700
-public = 400
-"""

@@ -28,14 +28,8 @@ from leakscope.core.errors import LeakscopeError
 
 def transcript_of(parts, channel, attack, seed=0):
     game = Inference(parts[0], "group", batch=8)
-    return play(
-        game,
-        channel,
-        attack,
-        Knowledge(game.on(parts[2]), channel, 400, game.chances),
-        trials=500,
-        rng=seeded(seed),
-    )
+    knowledge = Knowledge(game.on(parts[2]), channel, 400, game.chances)
+    return play(game, channel, attack, knowledge, trials=500, rng=seeded(seed))
 
 
 def test_a_channel_without_noise_has_no_bound(parts, channel):

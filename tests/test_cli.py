@@ -278,7 +278,7 @@ def test_a_table_of_candidates_is_taken_as_it_is_and_its_clients_are_no_input(
     assert (found.seen, found.centred) == ("broadcast", False)
 
 
-def test_a_model_that_cannot_be_whitened_is_audited_without_it(leakscope, deployed, tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_whitened_is_audited_without_it(leakscope, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "normed_nets.py").write_text(
         "from torch import nn\n\n\ndef net(inputs, classes):\n"

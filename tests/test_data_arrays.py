@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import from_npz, load
 from leakscope.data.files import sha256
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 N = 6
 X = np.arange(N * 2, dtype=np.float64).reshape(N, 2)
 Y = np.asarray([0, 1] * 3)

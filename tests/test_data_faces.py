@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 COLUMNS = ["Male", "Asian", "White", "Black", "Smiling", "Eyeglasses", "Sunglasses", "No Eyewear", "Bangs"]
 SCORES = {  # person and image -> the scores
     ("Ann Lee", 1): [-1.5, 0.5, -1.0, -2.0, 1.0, -1.0, -1.0, 2.0, 0.3],

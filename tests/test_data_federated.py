@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 RNG = np.random.default_rng
 
 

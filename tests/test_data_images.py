@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import load
 from leakscope.data.images import spread
-
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 
 
 @pytest.fixture

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 
 from leakscope.core.errors import ArgumentError, DataError, MissingExtra
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 CLIPS = ("1001_DFA_ANG_XX", "1002_DFA_SAD_XX", "1002_IEO_ANG_HI")
 PEOPLE = (
     "ActorID,Age,Sex,Race,Ethnicity\n1001,51,Male,Caucasian,Not Hispanic\n1002,21,Female,Asian,Hispanic\n"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from builders import refuses
+from builders import needs_files, refuses
 
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError
@@ -19,9 +18,6 @@ from leakscope.core.rng import seeded
 from leakscope.data import load
 from leakscope.data.text import tokens
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 REVIEWS: dict[str, Any] = {
     "train": {
         "text": ["Bad, bad film!<br /><br />Bad.", "A film.", "It isn't bad: good good good good", "good"],

@@ -25,6 +25,7 @@ from leakscope import (
     Knowledge,
     LaplaceNoise,
     Linear,
+    MixupMMD,
     Noise,
     NoiseAware,
     Posterior,
@@ -197,6 +198,9 @@ def test_the_two_conventions_of_noise():
         (lambda: AdversarialPerturbation(radius=-1.0), "AdversarialPerturbation.radius"),
         (lambda: AdversarialPerturbation(steps=-1), "AdversarialPerturbation.steps"),
         (lambda: Within(Sign(), ()), "Within.layers"),
+        (lambda: MixupMMD(alpha=-1.0), "MixupMMD.alpha"),
+        (lambda: MixupMMD(weight=math.nan), "MixupMMD.weight"),
+        (lambda: MixupMMD(bandwidth=0.0), "MixupMMD.bandwidth"),
     ],
 )
 def test_strengths_out_of_their_range_are_refused(make, words):

@@ -100,7 +100,7 @@ def test_members_that_plain_training_knows_by_heart_are_hidden_and_the_task_is_k
     bare, guarded = (one(members, seeded(0), others=others).encoder for one in (plain, guard))
     right = [float((one.logits(test.x).argmax(1) == test.y).float().mean()) for one in (bare, guarded)]
     assert right[1] > right[0]
-    lira = LiRA(8, plain)
+    lira = LiRA(4, plain)
     for attack in ((LossThreshold(), LossThreshold()), (lira, replace(lira, guard=guard))):
         found = [
             attacked(one, encoder, members, others)

@@ -10,7 +10,6 @@ from builders import refuses
 
 from leakscope import (
     DPSGD,
-    LDA,
     Column,
     Dataset,
     GradientChannel,
@@ -19,7 +18,6 @@ from leakscope import (
     Linear,
     Posterior,
     RandomForest,
-    Silent,
     accuracy,
     auroc,
     load,
@@ -76,21 +74,6 @@ def test_a_cell_is_its_parts_wired_by_hand(adaptive):
     assert len(found.rounds) == 2
     undefended = fit(model, train, rounds=4, rng=seeded(3, "training"), rate=0.5, batch=32)
     assert any(not undefended[-1][name].equal(history[-1][name]) for name in history[-1])
-
-
-def test_side_knowledge_counts_once_however_many_rounds_are_seen(parts):
-    """Told a column that says something and shown nothing, more rounds of nothing change nothing."""
-    game = Inference(parts[0], "group", batch=1, known=("x1",))
-    found = []
-    for rounds in (1, 8):
-        knowledge = Knowledge(game.on(parts[2]), Silent(rounds), 1_000, game.chances)
-        found.append(
-            mutual_information(
-                play(game, Silent(rounds), Posterior(LDA()), knowledge, trials=1_500, rng=seeded(1))
-            )
-        )
-    assert found[1].value == pytest.approx(found[0].value, abs=1e-6)
-    assert found[0].low > 0
 
 
 def test_people_with_too_few_records_are_left_out_before_the_split():

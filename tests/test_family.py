@@ -52,53 +52,53 @@ def world():
     )
     model = build(MLP((8,)), train, seeded(0, "model"))
     games = Inference(train, "group", 8, "uniform"), Inference(public, "group", 8, "uniform")
-    return games, GradientChannel(model, (parameters(model),))
+    return *games, GradientChannel(model, (parameters(model),))
 
 
-@pytest.fixture(scope="module")
-def game(world):
-    return world[0]
+def told(own, public, channel, *, rehearsals=300, trials=300, seed=0, **options):
+    knowledge = Knowledge(public, channel, rehearsals, **options)
+    return play(own, channel, SMALL, knowledge, trials=trials, rng=seeded(seed, "play"))
 
 
-@pytest.fixture(scope="module")
-def channel(world):
-    return world[1]
-
-
-def test_nothing_is_found_through_silence_and_all_through_plain_words(game):
-    own, public = game
+def test_nothing_is_found_through_silence_and_all_through_plain_words(world):
+    own, public, _ = world
     for channel, information, rate in ((Silent(), 0.0, 0.5), (Plain(), math.log(2), 1.0)):
-        played = play(own, channel, SMALL, Knowledge(public, channel, 300), trials=300, rng=seeded(0, "play"))
+        played = told(own, public, channel)
         assert v_information(played, calibrate=False).value == pytest.approx(information, abs=0.05)
         found = success_rate(played)
         assert found.low <= rate <= found.high
 
 
-def test_a_layer_alone_and_a_layer_that_tells_nothing(game, channel):
-    own, public = game
-    found = {}
-    for names in (("0.weight", "0.bias"), ("2.bias",)):
-        through = Through(channel, names)
-        played = play(own, through, SMALL, Knowledge(public, through, 400), trials=400, rng=seeded(1, "play"))
-        found[names] = v_information(played, calibrate=False)
-    first, last = found.values()
+def test_a_layer_alone_and_a_layer_that_tells_nothing(world):
+    own, public, channel = world
+    first, last = (
+        v_information(
+            told(own, public, Through(channel, names), rehearsals=400, trials=400, seed=1), calibrate=False
+        )
+        for names in (("0.weight", "0.bias"), ("2.bias",))
+    )
     assert first.low > 0.1
     assert last.value < first.low
 
 
-def test_its_probabilities_are_calibrated_without_being_fitted_again(game, channel):
-    own, public = game
-    played = play(
-        own,
-        channel,
-        SMALL,
-        Knowledge(public, channel, 600, calibration=0),
-        trials=1_000,
-        rng=seeded(2, "play"),
-    )
-    as_said = v_information(played, calibrate=False)
-    again = v_information(played)
+def test_its_probabilities_are_calibrated_without_being_fitted_again(world):
+    played = told(*world, rehearsals=600, trials=1_000, seed=2, calibration=0)
+    as_said, again = v_information(played, calibrate=False), v_information(played)
     assert as_said.value == pytest.approx(again.value, abs=0.03)
+
+
+def test_a_family_that_only_sees_noise_loses_next_to_nothing_by_it(world):
+    def noise(batch, secret, rng):
+        return (Release.of({"noise": torch.randn(len(batch), 40, generator=rng)}),)
+
+    played = told(*world[:2], noise, trials=200)
+    assert v_information(played, calibrate=False).value == pytest.approx(0, abs=0.02)
+
+
+def test_the_same_rng_gives_the_same_guesses(world):
+    runs = [told(*world, trials=100, seed=3) for _ in range(2)]
+    assert torch.equal(runs[0].guesses, runs[1].guesses)
+    assert auroc(runs[0]).value > 0.5
 
 
 def test_the_calibration_is_that_of_scikit_learns_platt_scaling():
@@ -130,27 +130,7 @@ def test_each_fold_is_dealt_from_its_own_people():
         )
 
 
-def test_a_family_that_only_sees_noise_loses_next_to_nothing_by_it(game):
-    class Noisy:
-        def __call__(self, batch, secret, rng):
-            return (Release.of({"noise": torch.randn(len(batch), 40, generator=rng)}),)
-
-    own, public = game
-    played = play(own, Noisy(), SMALL, Knowledge(public, Noisy(), 300), trials=200, rng=seeded(0, "noise"))
-    assert v_information(played, calibrate=False).value == pytest.approx(0, abs=0.02)
-
-
-def test_the_same_rng_gives_the_same_guesses(game, channel):
-    own, public = game
-    runs = [
-        play(own, channel, SMALL, Knowledge(public, channel, 300), trials=100, rng=seeded(3, "play"))
-        for _ in range(2)
-    ]
-    assert torch.equal(runs[0].guesses, runs[1].guesses)
-    assert auroc(runs[0]).value > 0.5
-
-
-def test_a_family_refuses_what_it_cannot_read(parts):
+def test_a_family_refuses_what_it_cannot_read():
     refuses(ArgumentError, "on reductions that learn nothing", Family, (Posterior(Logistic(), PCA(5)),))
     refuses(ArgumentError, "at least 2", Family, folds=1)
 
@@ -180,7 +160,7 @@ def test_a_sketch_keeps_distances_on_average_and_narrow_layers_whole():
     assert Sketch(512).of({"w": wide[:, :9]}).shape == (40, 9)
 
 
-def test_a_game_without_records_to_cut_is_refused(parts):
+def test_a_game_without_records_to_cut_is_refused():
     class Bare:
         batch, chances = 1, torch.tensor([0.5, 0.5])
 

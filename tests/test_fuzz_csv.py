@@ -143,25 +143,6 @@ def test_scratched_bytes_of_a_table_are_read_or_refused_in_one_sentence(tmp_path
 
 
 @pytest.mark.parametrize(
-    "names",
-    [
-        {"label": ""},
-        {"secrets": ""},
-        {"secrets": ()},
-        {"drop": "gender"},
-        {"user": "nobody"},
-        {"label": "a\x1b[31m\nb"},
-    ],
-    ids=str,
-)
-def test_a_role_of_no_column_is_refused_in_one_sentence(tmp_path, names):
-    (tmp_path / "t.csv").write_bytes(WHOLE)
-    roles = {"label": "mark", "secrets": "gender"} | names
-    said = works_or_says_why(lambda: from_csv(tmp_path / "t.csv", **roles))
-    assert said is not None or names == {"secrets": ()}
-
-
-@pytest.mark.parametrize(
     "name", ["a\nb.csv", "\x1b[31mred.csv", "\u202evsc.csv", "x" * 300 + ".csv", "<b>.csv", "a\x00b.csv"]
 )
 def test_a_file_name_that_does_not_print_is_told_in_one_printable_sentence(tmp_path, name):

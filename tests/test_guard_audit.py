@@ -42,11 +42,15 @@ from leakscope.run import engines
 from leakscope.run.plan import from_document
 
 
+def save(folder, records, *guard, **options):
+    asked = cell(*guard, save=True, **options)
+    KIND.run(World(asked, 0, records, keep=lambda name, content: files.write(folder / name, content)))
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guard") / "encoder"
-    records = people()
-    KIND.run(World(cell(save=True), 0, records, keep=lambda name, text: files.write(folder / name, text)))
+    folder, records = tmp_path_factory.mktemp("guard") / "encoder", people()
+    save(folder, records)
     return folder, records
 
 
@@ -56,54 +60,33 @@ def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved
     shift, scale = (torch.tensor(encoder.about["scaling"][part]) for part in ("shift", "scale"))
     expected = encoder((records.x - shift) / scale, key=3)
     monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: records)
-    target = tmp_path / "shared.npz"
-    assert encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True) == len(records)
+    target, options = tmp_path / "shared.npz", {"label": None, "secret": None, "key": 3, "labels": True}
+    assert encoded("synthetic", folder, target, **options) == len(records)
     with np.load(target, allow_pickle=False) as file:
         assert np.array_equal(file["r"], expected.numpy())
         assert set(file.files) == {"r", "y"}
-    with pytest.raises(ArgumentError, match="must not exist yet"):
-        encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True)
+    refuses(ArgumentError, "must not exist yet", encoded, "synthetic", folder, target, **options)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
     monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: narrow)
-    with pytest.raises(DataError, match=r"records of shape \(3,\)"):
-        encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3, labels=True)
-    assert not (tmp_path / "other.npz").exists()
+    other = tmp_path / "other.npz"
+    refuses(DataError, r"records of shape \(3,\)", encoded, "synthetic", folder, other, **options)
+    assert not other.exists()
 
 
-def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path):
-    cities = ("athens", "berlin", "cairo")
-
-    def table(values: tuple[str, ...]) -> Dataset:
-        codes = torch.arange(300) % 3
-        x = torch.nn.functional.one_hot(codes, 3).float()
+def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path, monkeypatch):
+    def table(*values: str) -> Dataset:
+        codes, group = torch.arange(300) % 3, torch.arange(300) // 2 % 2
         column = Column("city", 0, 3, values, standardised=False)
-        return Dataset(x, codes % 2, {"group": torch.arange(300) // 2 % 2}, columns=(column,), name="towns")
+        x = torch.nn.functional.one_hot(codes, 3).float()
+        return Dataset(x, codes % 2, {"group": group}, columns=(column,), name="towns")
 
-    guard = Inf2Guard(column="group", epochs=1, encoder=TableEncoder((4,)))
-    audit = GuardAudit(guard, baselines=False, save=True)
-    parts = [table(cities).take(torch.arange(100 * i, 100 * i + 100)) for i in range(3)]
-    audit.run(
-        *parts,
-        trials=60,
-        rehearsals=60,
-        seed=0,
-        keep=lambda name, content: files.write(tmp_path / "encoder" / name, content),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "leakscope.audits.guards.request.tabled",
-            lambda _: table(("berlin", "cairo", "delhi")),
-        )
-        with pytest.raises(DataError, match="'city' has other categories"):
-            encoded(
-                "synthetic",
-                tmp_path / "encoder",
-                tmp_path / "r.npz",
-                label=None,
-                secret=None,
-                key=0,
-                labels=False,
-            )
+    sizes = {"trials": 60, "rehearsals": 60, "train": 100, "public": 100}
+    guard = GUARD | {"column": "group", "epochs": 1}
+    save(tmp_path / "encoder", table("athens", "berlin", "cairo"), guard, sizes=sizes)
+    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda _: table("berlin", "cairo", "delhi"))
+    options = {"label": None, "secret": None, "key": 0, "labels": False}
+    place = tmp_path / "encoder", tmp_path / "r.npz"
+    refuses(DataError, "'city' has other categories", encoded, "synthetic", *place, **options)
 
 
 def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():

@@ -89,14 +89,6 @@ def test_lambda_one_ends_with_finite_losses_whatever_the_loss(secret, loss, opti
     assert all(math.isfinite(value) for row in history for value in row.values())
 
 
-def test_the_same_generator_gives_the_same_guard_and_another_gives_another():
-    guard = Inf2Guard("attribute", "sex", epochs=2, perturbation="gaussian", normed=True, **SMALL)
-    first, again, other = (guard(table(), seeded(seed)) for seed in (4, 4, 5))
-    assert same(first.encoder.network, again.encoder.network)
-    assert first.history == again.history
-    assert not same(first.encoder.network, other.encoder.network)
-
-
 # Losses
 
 
@@ -320,25 +312,6 @@ def test_a_record_has_one_frozen_draw_that_depends_on_it_and_on_the_key():
     assert not torch.equal(encoder(data.x, key=1), released)
     assert not torch.equal(encoder(data.x, rng=seeded(0)), released)
     assert torch.equal(encoder(data.x, rng=seeded(0)), encoder(data.x, rng=seeded(0)))
-
-
-@pytest.mark.parametrize(
-    "guard",
-    [
-        Inf2Guard("attribute", "sex", epochs=1, perturbation="gaussian", normed=True, **SMALL),
-        Inf2Guard("attribute", "sex", epochs=1, utility="agnostic", **SMALL),
-        Inf2Guard("reconstruction", epochs=1, perturbation="learned", **SMALL),
-    ],
-)
-def test_an_encoder_comes_back_from_its_folder_bit_for_bit(guard, tmp_path):
-    data = table()
-    encoder = guard(data, seeded(0)).encoder
-    again = load_encoder(encoder.save(tmp_path / "encoder"))
-    assert torch.equal(again(data.x, key=7), encoder(data.x, key=7))
-    assert (again.head is None) == (encoder.head is None)
-    if encoder.head is not None:
-        assert torch.equal(again.logits(data.x, key=7), encoder.logits(data.x, key=7))
-    assert again.about == json.loads(json.dumps(encoder.about))
 
 
 def test_an_encoder_of_another_architecture_is_refused(tmp_path):

@@ -6,11 +6,12 @@ import dataclasses
 import math
 from itertools import pairwise
 
+import layer_cells
 import numpy as np
 import pytest
 import torch
 from builders import refuses
-from torch import nn
+from layer_cells import people
 
 from leakscope import (
     MLP,
@@ -28,61 +29,39 @@ from leakscope import (
 )
 from leakscope.attacks.reconstruction import InvertingGradients
 from leakscope.audits.layers.audit import join_neighbours
-from leakscope.audits.layers.kind import KIND
 from leakscope.audits.layers.protection import scale_noise
 from leakscope.audits.layers.studies import check_claims, correlate, lowess, smooth_trend
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Estimate, behind
-from leakscope.data import synthetic
 from leakscope.models import build, layers_of, parameters
-from leakscope.results.cell import Cell
-from leakscope.results.kind import World
 from leakscope.results.scores import Worth
+
+FOREST = {"name": "RandomForest", "trees": 20, "leaf": 5}
+MEMBERS = [
+    {"name": "Posterior", "head": FOREST, "reduce": {"name": "UnitMax"}},
+    {"name": "Posterior", "head": {"name": "Logistic"}, "reduce": {"name": "Sketch", "width": 64}},
+]
+FAMILY = {
+    "secrets": ["group"],
+    "splits": 20,
+    "sensitive": 3,
+    "family": {"name": "Family", "folds": 2, "members": MEMBERS},
+}
+SIZES = {"model": {"name": "MLP", "hidden": [8, 6]}, "rounds": 2, "observe": [1]}
+SIZES |= {"trials": 200, "rehearsals": 300, "train": 500, "public": 400}
 
 
 @pytest.fixture(scope="module")
 def records():
-    """The group makes the first input six times as large; 120 people of ten records."""
-    made = synthetic(records=1_200, shift=0.0)
-    x = made.x.clone()
-    x[:, 0] *= 1 + 5 * made.private["group"]
-    people = torch.arange(1_200) // 10
-    return dataclasses.replace(made, x=x, private={**made.private, "person": people})
+    return people(1_200)
 
 
 def cell(game=None, **changes):
-    members = [
-        {
-            "name": "Posterior",
-            "head": {"name": "RandomForest", "trees": 20, "leaf": 5},
-            "reduce": {"name": "UnitMax"},
-        },
-        {"name": "Posterior", "head": {"name": "Logistic"}, "reduce": {"name": "Sketch", "width": 64}},
-    ]
-    told = {
-        "name": "LayerAudit",
-        "secrets": ["group"],
-        "batch": 4,
-        "splits": 20,
-        "sensitive": 3,
-        "family": {"name": "Family", "folds": 2, "members": members},
-    }
-    table = {
-        "data": {"name": "synthetic"},
-        "game": told | (game or {}),
-        "model": {"name": "MLP", "hidden": [8, 6]},
-        "rounds": 2,
-        "observe": [1],
-        "trials": 200,
-        "rehearsals": 300,
-        "train": 500,
-        "public": 400,
-    }
-    return Cell.model_validate(table | changes)
+    return layer_cells.cell(FAMILY | (game or {}), **SIZES | changes)
 
 
 def find(cell, records):
-    return KIND.run(World(cell, 0, records)).found
+    return layer_cells.run(cell, records).found
 
 
 @pytest.fixture(scope="module")
@@ -287,12 +266,6 @@ def test_the_trend_is_a_line_through_points_on_a_line(found):
     assert smooth_trend([line]) == pytest.approx(
         {"0": 0.1 / latent.most, "2": 0.2 / latent.most, "4": 0.3 / latent.most}
     )
-
-
-def test_a_model_whose_layers_share_weights_is_refused():
-    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    tied[2].weight = tied[0].weight
-    refuses(ArgumentError, r"'0.weight' is also '2.weight'", layers_of, tied)
 
 
 @pytest.mark.parametrize(

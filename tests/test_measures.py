@@ -41,10 +41,16 @@ def scored(scores, secrets) -> Transcript:
     )
 
 
-def gaussians(rng, n, gap, m=2):
+def gaussians(rng, n, gap):
     """Secrets at equal odds and scores that are shifted by the gap for positives."""
     secrets = rng.integers(0, 2, n)
     return rng.normal(size=n) + gap * secrets, secrets
+
+
+def covers(found: list[Estimate], truth: float) -> bool:
+    """Whether the intervals hold the truth as often as they say, but for 1 case in 100."""
+    covered = sum(e.low <= truth <= e.high for e in found)
+    return stats.binomtest(covered, len(found), 0.95, alternative="less").pvalue > 0.01
 
 
 def test_success_rate_and_its_interval_equal_the_binomial():
@@ -129,20 +135,16 @@ def test_auroc_intervals_cover_the_true_area(gap, n):
     rng = np.random.default_rng([int(gap * 10), n])
     truth = stats.norm.cdf(gap / math.sqrt(2))
     found = [auroc(scored(*gaussians(rng, n, gap))) for _ in range(400)]
-    covered = sum(e.low <= truth <= e.high for e in found)
-    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+    assert covers(found, truth)
 
 
 def test_macro_auroc_intervals_cover_under_no_leak():
-    rng = np.random.default_rng(3)
-    covered = 0
+    rng, found = np.random.default_rng(3), []
     for _ in range(300):
         secrets, posterior = rng.integers(0, 5, 300), rng.dirichlet(np.ones(5), 300)
-        estimate = auroc(
-            Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((5,), 0.2))
-        )
-        covered += estimate.low <= 0.5 <= estimate.high
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+        played = Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((5,), 0.2))
+        found.append(auroc(played))
+    assert covers(found, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -152,19 +154,15 @@ def test_tpr_intervals_cover_the_true_rate(gap, fpr, n):
     rng = np.random.default_rng([int(gap * 10), n])
     truth = stats.norm.sf(stats.norm.isf(fpr) - gap)
     found = [tpr_at_fpr(scored(*gaussians(rng, n, gap)), fpr=fpr) for _ in range(300)]
-    covered = sum(e.low <= truth <= e.high for e in found)
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+    assert covers(found, truth)
 
 
 def test_success_and_advantage_intervals_cover():
-    rng = np.random.default_rng(4)
-    covered = 0
+    rng, found = np.random.default_rng(4), []
     for _ in range(400):
         scores, secrets = gaussians(rng, 300, 1.0)
-        estimate = advantage(scored(scores - 0.5, secrets))
-        truth = 2 * stats.norm.cdf(0.5) - 1
-        covered += estimate.low <= truth <= estimate.high
-    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+        found.append(advantage(scored(scores - 0.5, secrets)))
+    assert covers(found, 2 * stats.norm.cdf(0.5) - 1)
 
 
 def test_a_perfect_area_still_has_a_lower_limit():
@@ -185,14 +183,12 @@ def test_over_seeds_is_the_mean_with_students_interval():
 
 
 def test_the_advantage_over_seeds_is_not_biased_by_cutting_at_zero():
-    rng = np.random.default_rng(9)
-    covered = 0
+    rng, found = np.random.default_rng(9), []
     for _ in range(200):
         rates = rng.binomial(5_000, 0.5, 20) / 5_000
         each = [Estimate("advantage", max(p - 0.5, 0) / 0.5, 0.0, 0.1, 0.95, 5_000, "m") for p in rates]
-        mean = over_seeds(each, raw=[untruncated(p, 0.5) for p in rates])
-        covered += mean.low <= 0 <= mean.high
-    assert stats.binomtest(covered, 200, 0.95, alternative="less").pvalue > 0.01
+        found.append(over_seeds(each, raw=[untruncated(p, 0.5) for p in rates]))
+    assert covers(found, 0)
 
 
 def test_utility_equals_scikit_learn():
@@ -210,20 +206,14 @@ def test_utility_equals_scikit_learn():
 
 
 def test_an_advantage_over_side_knowledge_covers_though_guessing_is_measured_too():
-    rng = np.random.default_rng(6)
-    covered, truth = 0, (0.8 - 0.7) / (1 - 0.7)
+    rng, found = np.random.default_rng(6), []
     for _ in range(300):
         secrets = rng.integers(0, 2, 400)
         said, blind = (np.where(rng.random(400) < rate, secrets, 1 - secrets) for rate in (0.8, 0.7))
-        as_posterior = [
-            torch.nn.functional.one_hot(torch.as_tensor(guess), 2).double() for guess in (said, blind)
-        ]
-        transcript = Transcript(
-            torch.as_tensor(secrets), as_posterior[0], torch.tensor([0.5, 0.5]), blind=as_posterior[1]
-        )
-        estimate = advantage(transcript)
-        covered += estimate.low <= truth <= estimate.high
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+        guesses, blind = (torch.eye(2, dtype=torch.float64)[torch.as_tensor(one)] for one in (said, blind))
+        played = Transcript(torch.as_tensor(secrets), guesses, torch.tensor([0.5, 0.5]), blind=blind)
+        found.append(advantage(played))
+    assert covers(found, (0.8 - 0.7) / (1 - 0.7))
 
 
 def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent():

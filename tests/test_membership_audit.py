@@ -275,46 +275,28 @@ def test_a_recording_that_declares_its_loss_and_preprocessing_is_audited_with_th
         Recorder(folder / "run1", model, model_name="mlp")
 
 
-def test_candidates_of_nobody_in_the_recording_are_refused(federation):
-    _, candidates, folder = federation
-    strangers = Dataset(
-        candidates.x, candidates.y, candidates.private, values={"client": ("anna", "ben", "nobody")}
-    )
-    with pytest.raises(DataError, match="names no client of the recording: it has 'anna'"):
-        KIND.check(recorded(folder / "run", strangers))
-    few = candidates.take((candidates.private["client"] < 2).nonzero()[:, 0])
-    refuses(DataError, "0 candidates belong to no client", KIND.check, recorded(folder / "run", few))
-
-
-def test_a_record_of_a_client_and_of_nobody_is_refused_by_number(federation):
-    _, candidates, folder = federation
-    member = int((candidates.private["client"] == 0).nonzero()[0])
-    doubled = candidates.take(torch.tensor([member, *range(len(candidates))]))
+def test_candidates_and_models_that_are_not_the_recordings_are_refused(federation):
+    _, good, folder = federation
+    whose = good.private["client"]
+    member = int((whose == 0).nonzero()[0])
+    doubled = good.take(torch.tensor([member, *range(len(good))]))
     doubled.private["client"][0] = 2
-    with pytest.raises(DataError, match=f"candidates 0 and {member + 1} are the same record"):
-        KIND.check(recorded(folder / "run", doubled))
-
-
-def test_a_model_whose_statistics_are_not_recorded_is_refused(federation):
-    _, candidates, folder = federation
-    with pytest.raises(ArgumentError, match="must not need running statistics"):
-        KIND.check(recorded(folder / "run", candidates, model={"name": "DenseNet", "depth": 10, "growth": 4}))
+    normed = {"name": "DenseNet", "depth": 10, "growth": 4}
+    for words, candidates, settings in (
+        ("it has 'anna'", replace(good, values={"client": ("anna", "ben", "nobody")}), {}),
+        ("0 candidates belong to no client", good.take((whose < 2).nonzero()[:, 0]), {}),
+        (f"candidates 0 and {member + 1} are the same record", doubled, {}),
+        ("must not need running statistics", good, {"model": normed}),
+        ("does not fit the model", good, {"model": {"name": "MLP", "hidden": [16]}}),
+        ("the recording takes 64", replace(good, x=good.x.flatten(1)[:, :60]), {}),
+        ("has changed since the plan was written", good, {"digest": "0" * 64}),
+    ):
+        asked = recorded(folder / "run", candidates, **settings)
+        refuses((ArgumentError, DataError), words, KIND.check, asked)
     refuses(ArgumentError, "told half of the members", RecordingAudit, "run", (Zari(),), records=True)
+    assert Recording(folder / "run").rounds == (0, 1, 2, 3)
 
 
 def test_clients_that_sit_out_some_rounds_are_judged_on_theirs():
     found = run(table(300, 0), fraction=0.5, cell={"rounds": 6, "observe": None})
     assert 1 <= found.rounds < 6
-
-
-def test_candidates_and_models_that_are_not_the_recordings_are_refused(federation):
-    _, candidates, folder = federation
-    with pytest.raises(DataError, match="does not fit the model"):
-        KIND.check(recorded(folder / "run", candidates, model={"name": "MLP", "hidden": [16]}))
-    wide = Dataset(
-        candidates.x.flatten(1)[:, :60], candidates.y, candidates.private, values=candidates.values
-    )
-    refuses(DataError, "the recording takes 64", KIND.check, recorded(folder / "run", wide))
-    with pytest.raises(DataError, match="has changed since the plan was written"):
-        KIND.check(recorded(folder / "run", candidates, digest="0" * 64))
-    assert Recording(folder / "run").rounds == (0, 1, 2, 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 from builders import fail, game, measure, refuses, transcript
@@ -15,8 +14,6 @@ from leakscope.core.tables import construct
 from leakscope.results.kind import kind_named
 from leakscope.run import published
 from leakscope.run.plan import from_document
-
-ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.parametrize("number", published.documents())

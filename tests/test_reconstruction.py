@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,7 +25,7 @@ from leakscope.attacks.closed_form import FirstLayer, SeenLayer, labels_of, proj
 from leakscope.attacks.matching import Descent, Matching, adam, cosine, evaluated, lbfgs, squared
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
 from leakscope.core.errors import ArgumentError, DataError
-from leakscope.core.nouns import View
+from leakscope.core.nouns import Transcript, View
 from leakscope.core.rng import initialised
 from leakscope.games import Reconstruction
 from leakscope.measures.fidelity import failures, matched, mse, recovered, ssim, trivial
@@ -74,13 +75,16 @@ def channel_of(model: nn.Module) -> GradientChannel:
 
 
 def setting(game: Reconstruction, channel) -> Knowledge:
-    """The adversary's side: other records of the same kind."""
-    return Knowledge(game.on(replaced(game.data)), channel)
+    """The adversary's side: other records of the same kind and about the same range."""
+    data = game.data
+    public = (
+        table(40).take(torch.arange(30, 40)) if data.columns else images(40, side=data.x.shape[-1], seed=1)
+    )
+    return Knowledge(game.on(public), channel)
 
 
-def replaced(data: Dataset) -> Dataset:
-    """Public records that are none of the private ones, with about the same range."""
-    return table(40).take(torch.arange(30, 40)) if data.columns else images(40, side=data.x.shape[-1], seed=1)
+def attacked(game: Reconstruction, channel, attack, *, trials: int = 2, seed: int = 0) -> Transcript:
+    return play(game, channel, attack, setting(game, channel), trials=trials, rng=seeded(seed))
 
 
 class Kept:
@@ -129,11 +133,6 @@ def test_the_range_of_images_is_that_of_their_channels():
         assert (highest[c] == x[:, c].max()).all()
 
 
-def test_more_records_than_there_are_cannot_be_dealt():
-    with pytest.raises(DataError, match=r"12 records are fewer than Reconstruction.batch = 13"):
-        Reconstruction(images(), batch=13)
-
-
 def test_guesses_of_another_shape_or_without_a_value_are_no_transcript():
     game = Reconstruction(images())
     for said, words in (
@@ -141,14 +140,7 @@ def test_guesses_of_another_shape_or_without_a_value_are_no_transcript():
         (torch.full((2, 1, 1, 12, 12), torch.nan), "nan"),
     ):
         with pytest.raises(ArgumentError, match=words):
-            play(
-                game,
-                Silent(),
-                lambda k, r, s=said: lambda v: s,
-                Knowledge(game, Silent()),
-                trials=2,
-                rng=seeded(0),
-            )
+            attacked(game, Silent(), lambda knowledge, rng, said=said: lambda view: said)
 
 
 # --- the kernel
@@ -327,15 +319,6 @@ def test_the_labels_of_a_batch_come_with_their_counts():
     assert found.sort(1).values.equal(view.public["labels"].sort(1).values)
 
 
-def test_without_the_last_layer_the_label_has_to_be_given():
-    game, channel = Reconstruction(images()), Through(channel_of(smooth_net()), ("0.weight", "0.bias"))
-    with pytest.raises(ArgumentError, match="needs the gradient of the last layer, '3', and it is not among"):
-        play(game, channel, DeepLeakage(), setting(game, channel), trials=2, rng=seeded(0))
-    untold = Reconstruction(images(), labels=False)
-    with pytest.raises(ArgumentError, match=r"Reconstruction\(labels=True\)"):
-        play(untold, channel, DeepLeakage(label="known"), setting(untold, channel), trials=2, rng=seeded(0))
-
-
 # --- the attacks
 
 
@@ -343,7 +326,7 @@ def test_without_the_last_layer_the_label_has_to_be_given():
 def test_an_image_is_recovered_from_the_gradient_of_a_smooth_net(label):
     game, channel = Reconstruction(images()), channel_of(smooth_net())
     attack = DeepLeakage(label=label, evaluations=400, patience=200, restarts=2)
-    transcript = play(game, channel, attack, setting(game, channel), trials=4, rng=seeded(1))
+    transcript = attacked(game, channel, attack, trials=4, seed=1)
     assert recovered(transcript).value == 1.0
     assert mse(transcript.guesses, transcript.secrets).max() < 1e-4
 
@@ -351,9 +334,7 @@ def test_an_image_is_recovered_from_the_gradient_of_a_smooth_net(label):
 def test_the_same_generator_gives_the_same_records():
     game, channel = Reconstruction(images()), channel_of(smooth_net())
     attack = DeepLeakage(evaluations=30, restarts=0)
-    said = [
-        play(game, channel, attack, setting(game, channel), trials=2, rng=seeded(1)).guesses for _ in range(2)
-    ]
+    said = [attacked(game, channel, attack, seed=1).guesses for _ in range(2)]
     assert said[0].equal(said[1])
 
 
@@ -361,7 +342,7 @@ def test_two_records_are_recovered_from_their_mean_gradient_in_some_order():
     game = Reconstruction(images(side=11), batch=2)
     channel = channel_of(nn.Sequential(nn.Flatten(), *smooth_mlp(121)))
     attack = DeepLeakage(label="known", evaluations=800, patience=300, restarts=5, restart_loss=1e-5)
-    transcript = play(game, channel, attack, setting(game, channel), trials=2, rng=seeded(2))
+    transcript = attacked(game, channel, attack, seed=2)
     assert recovered(transcript).value == 1.0
 
 
@@ -375,7 +356,7 @@ def smooth_mlp(wide: int) -> tuple[nn.Module, ...]:
 def test_the_cosine_attack_recovers_an_image():
     game, channel = Reconstruction(images()), channel_of(smooth_net())
     attack = InvertingGradients(iterations=200, tv=1e-4, restarts=1)
-    transcript = play(game, channel, attack, setting(game, channel), trials=3, rng=seeded(1))
+    transcript = attacked(game, channel, attack, trials=3, seed=1)
     found = ssim(transcript.guesses, transcript.secrets)
     public = setting(game, channel).game.mean
     assert (found > trivial(transcript.secrets, public)["public mean"] + 0.3).all()
@@ -437,14 +418,6 @@ def test_only_released_layers_are_matched():
         DeepLeakage(layers=("conv9",)).attempt(knowledge, view, seeded(5))
 
 
-def test_updates_are_refused_since_they_are_no_gradients():
-    net = smooth_net()
-    channel = UpdateChannel(net, (parameters(net),), local=Local(rate=0.1, steps=1, batch=1))
-    game = Reconstruction(images())
-    with pytest.raises(ArgumentError, match="believe in a GradientChannel"):
-        play(game, channel, DeepLeakage(), Knowledge(game, channel), trials=1, rng=seeded(0))
-
-
 # --- closed form and tables
 
 
@@ -471,12 +444,6 @@ def test_a_relu_layer_gives_away_the_records_of_a_batch_that_move_a_unit_alone()
     torch.testing.assert_close(matched(transcript), transcript.secrets, rtol=0, atol=1e-6)
 
 
-def test_a_net_that_starts_with_a_convolution_is_refused_by_the_closed_form():
-    game, channel = Reconstruction(images()), channel_of(smooth_net())
-    with pytest.raises(ArgumentError, match="first layer is linear"):
-        play(game, channel, FirstLayer(), setting(game, channel), trials=1, rng=seeded(0))
-
-
 def test_rows_of_a_table_become_ones_that_can_be():
     data = table()
     game = Reconstruction(data)
@@ -496,3 +463,19 @@ def test_a_row_of_a_table_is_recovered_and_valid():
     transcript = play(game, channel, attack, Knowledge(game, channel), trials=5, rng=seeded(2))
     assert transcript.guesses[..., 1:4].equal(transcript.secrets[..., 1:4])
     assert mse(transcript.guesses, transcript.secrets).max() < 1e-4
+
+
+def test_what_cannot_be_matched_is_refused():
+    net = smooth_net()
+    game, untold = Reconstruction(images()), Reconstruction(images(), labels=False)
+    first = Through(channel_of(net), ("0.weight", "0.bias"))
+    updates = UpdateChannel(net, (parameters(net),), local=Local(rate=0.1, steps=1, batch=1))
+    last = "needs the gradient of the last layer, '3', and it is not among"
+    known = DeepLeakage(label="known")
+    refuses(
+        DataError, r"12 records are fewer than Reconstruction.batch = 13", Reconstruction, images(), batch=13
+    )
+    refuses(ArgumentError, last, attacked, game, first, DeepLeakage())
+    refuses(ArgumentError, r"Reconstruction\(labels=True\)", attacked, untold, first, known)
+    refuses(ArgumentError, "believe in a GradientChannel", attacked, game, updates, DeepLeakage())
+    refuses(ArgumentError, "first layer is linear", attacked, game, channel_of(net), FirstLayer())

@@ -354,7 +354,7 @@ def test_guards_of_one_secret_share_a_page_and_secrets_have_pages_of_their_own(
 
 def test_one_encoder_against_several_secrets_is_judged_for_each():
     guards = {"name": "Guards", "guards": [GUARD, GUARD | {"column": "v"}]}
-    result = run(cell(guards, sizes=SMALL), people(600))
+    result = run(cell(guards, sizes=FEW), people(600))
     first, second = result.found.judged
     assert (first.column, second.column) == ("u", "v")
     assert first.stale is not None
@@ -377,7 +377,7 @@ def test_a_tuned_guard_says_how_near_it_came(target):
         "like": GUARD,
         "values": [target],
     }
-    result = run(cell(guard, sizes=SMALL, secret="attribute", column="u"), people(600))
+    result = run(cell(guard, sizes=FEW, secret="attribute", column="u"), people(600))
     tuned = result.found.tuned
     assert (tuned.strength, tuned.value) == ("scale", target)
     near = "at equal" if tuned.reached else "nearest in"

@@ -8,6 +8,7 @@ import re
 
 import pytest
 import torch
+from layer_cells import TABLE, cell, people, run
 
 from leakscope import Dataset
 from leakscope.audits.layers.found import LayersFound
@@ -15,65 +16,22 @@ from leakscope.audits.layers.kind import KIND
 from leakscope.audits.layers.page.claims import judge_claims
 from leakscope.audits.layers.page.maps import layer_maps
 from leakscope.core.errors import ArgumentError, DataError
-from leakscope.data import synthetic
 from leakscope.results.cell import Cell
 from leakscope.results.kind import World, headline, numbers
-from leakscope.results.number import as_csv
-from leakscope.results.result import Result, find_checks
+from leakscope.results.result import find_checks
 
-LINEAR = {"name": "Posterior", "head": {"name": "LDA"}, "reduce": {"name": "UnitMax"}}
-GAME = {
-    "name": "LayerAudit",
-    "secrets": ["group", "coin"],
-    "batch": 4,
-    "splits": 5,
-    "sensitive": 2,
-    "family": {"name": "Family", "folds": 2, "members": [LINEAR]},
-}
-TABLE = {
-    "data": {"name": "synthetic"},
-    "model": {"name": "MLP", "hidden": [6, 4]},
-    "rounds": 1,
-    "trials": 150,
-    "rehearsals": 200,
-    "train": 300,
-    "public": 300,
-}
 PICTURES = TABLE | {
-    "model": {"name": "LeNet"},
+    "model": {"name": "LeNet"}, "train": 20, "public": 20,
     "game": {
-        "name": "LayerAudit",
-        "images": 2,
-        "shown": True,
-        "sensitive": 2,
-        "columns": 4,
+        "name": "LayerAudit", "images": 2, "shown": True, "sensitive": 2, "columns": 4,
         "reconstruct": {"name": "InvertingGradients", "label": "known", "iterations": 2},
     },
-    "train": 20,
-    "public": 20,
-}
-
-
-def cell(game=None, **changes):
-    return Cell.model_validate(TABLE | {"game": GAME | (game or {})} | changes)
-
-
-def run(cell, records, seed=0):
-    world = World(cell, seed, records)
-    KIND.check(world)
-    return Result[LayersFound](
-        key=cell.key(seed), seed=seed, kind="layers", cell=cell, found=KIND.run(world).found
-    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def records():
-    """The group makes the first input six times as large; the coin is in no input."""
-    made = synthetic(records=900, shift=0.0)
-    x = made.x.clone()
-    x[:, 0] *= 1 + 5 * made.private["group"]
-    coin = torch.randint(2, (900,), generator=torch.Generator().manual_seed(0))
-    return dataclasses.replace(made, x=x, private={**made.private, "coin": coin})
+    return people()
 
 
 @pytest.fixture(scope="module")
@@ -154,17 +112,6 @@ def words(chapter):
 # What was found is typed, and every number of it has a row.
 
 
-def test_layers_are_called_by_what_they_are(one, pictured):
-    assert [layer.title for layer in one.found.layers] == [
-        "layer 1, linear 10 to 6",
-        "layer 2, linear 6 to 4",
-        "layer 3, linear 4 to 2",
-    ]
-    assert pictured.found.layers[1].title == "layer 2, convolution 6 to 16, 5 x 5"
-    assert one.found.title(("0", "2")) == "layers 1 + 2, linear 10 to 6 + linear 6 to 4"
-    assert tell(one).sentence.split(": ")[1].startswith("Layer 1, linear 10 to 6, gave away most about group")
-
-
 def test_a_limit_on_information_fails_on_every_layer_that_gives_more(one):
     leaking = with_latent(one, (0.66, 0.2, 0.0), together=0.66)
     rows = [row for row in numbers(leaking) if row.measure == "information" and row.about == "leakage"]
@@ -230,13 +177,6 @@ def test_a_cell_says_what_it_asks_and_which_defenses_the_adversary_knows(one, gu
 def test_self_checks_are_found_under_their_secret_and_layer(one):
     where = [name for name, _ in find_checks(one.found)]
     assert where[:5] == ["group, 0", "group, 2", "group, 4", "group, all layers", "group, counts of labels"]
-
-
-def test_no_picture_of_a_record_is_in_any_table(pictured):
-    (first, *_) = pictured.found.pictures
-    table = as_csv(numbers(pictured))
-    assert first.original not in table
-    assert "the inputs" in table
 
 
 @pytest.mark.parametrize(

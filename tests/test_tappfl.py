@@ -13,7 +13,6 @@ from leakscope import DPSGD, Chain, FlowerAdaptiveClipping, LaplaceNoise, Noise,
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
-from leakscope.guards.encoder import load_encoder
 from leakscope.guards.networks import Committee
 from leakscope.guards.tappfl import TAPPFL, weighted_mean
 from leakscope.models.encoders import TableEncoder
@@ -55,12 +54,6 @@ def test_a_federation_of_one_device_is_that_device():
     assert torch.equal(weights(alone(table(), seeded(0))), weights(again(table(), seeded(0))))
 
 
-def test_the_same_generator_gives_the_same_encoder_and_another_another():
-    first, second, other = (weights(SMALL(table(), seeded(seed))) for seed in (0, 0, 1))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize("pretrain", ["jsd", "private", "none"])
 def test_devices_keep_their_networks_and_the_published_attacker_is_the_pretrained_one(pretrain):
     found = replace(SMALL, pretrain=pretrain)(table(), seeded(0))
@@ -81,13 +74,6 @@ def test_a_lambda_for_every_device_changes_only_what_it_should():
 def test_with_lambda_zero_the_privacy_loss_makes_no_difference():
     found = [weights(replace(SMALL, lam=0.0, loss=loss)(table(), seeded(0))) for loss in ("prior", "mmd")]
     assert torch.equal(*found)
-
-
-def test_the_encoder_can_be_saved_and_loaded(tmp_path):
-    encoder = replace(SMALL, perturbation="gaussian", normed=True)(table(), seeded(0)).encoder
-    again = load_encoder(encoder.save(tmp_path))
-    assert torch.equal(again(table().x, key=3), encoder(table().x, key=3))
-    assert again.about["secret"] == ["sex"]
 
 
 def test_a_defense_without_strength_changes_nothing_and_what_withholds_updates_leaves_the_start():
@@ -125,7 +111,7 @@ LAMBDA = r"TAPPFL\.lam must be in \[0, 1\], one number or 4"
     ],
 )
 def test_what_cannot_be_trained_is_refused(changes, words):
-    refuses((ArgumentError, DataError), words, replace(SMALL, **changes), table(), seeded(0))
+    refuses((ArgumentError, DataError), words, lambda: replace(SMALL, **changes)(table(), seeded(0)))
     replace(SMALL, defense=Chain(Pruning(0.5), Noise(0.1)))
 
 
