@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +20,7 @@ import tomli_w
 import torch
 from torch import nn
 
-from leakscope import Recorder, Recording, Transcript, guessing, roc, seeded
+from leakscope import MLP, Local, Recorder, Recording, Transcript, guessing, load, roc, seeded
 from leakscope.attacks.representations import Network
 from leakscope.audits.inference.audit import measure as measure_transcript
 from leakscope.audits.inference.found import Bounds, Guarantee, Played, Secret
@@ -30,12 +30,14 @@ from leakscope.core.rng import initialised
 from leakscope.data import tabled
 from leakscope.guards.encoder import Encoder, Perturbation
 from leakscope.measures.success import proportion
+from leakscope.models import build
 from leakscope.results import store
 from leakscope.results.cell import Cell, plan_of
 from leakscope.results.result import Result
 from leakscope.results.scores import Worth
 from leakscope.run import engines
 from leakscope.run.plan import from_document
+from leakscope.training import federate
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
@@ -66,7 +68,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "guard": {
         "game": {
-            "name": "GuardAudit", "mapped": 50,
+            "name": "GuardAudit", "mapped": 50, "draws": 1,
             "guard": {
                 "name": "Inf2Guard", "secret": "attribute", "column": "group", "epochs": 1,
                 "encoder": {"name": "TableEncoder", "widths": [8]},
@@ -144,6 +146,46 @@ def record(folder: Path, *, rounds: int = 2, clients=("alice", "bob"), **options
         for i, client in enumerate(clients):
             recorder.update(r, client, params(100 * r + i + 1), samples=10 * (i + 1))
     return Recording(folder)
+
+
+@dataclass
+class Named:
+    """A recorder that gives clients their names."""
+
+    recorder: Recorder
+    names: Sequence[str]
+
+    def global_model(self, r, params):
+        self.params = params
+        self.recorder.global_model(r, params)
+
+    def update(self, r, client, params, **facts):
+        self.recorder.update(r, self.names[client], params, **facts)
+
+
+def record_digits(
+    folder: Path,
+    names: Sequence[str],
+    size: int,
+    *,
+    hidden: int,
+    rounds: int,
+    trained: int | None = None,
+    by: Any = Named,
+) -> Dataset:
+    """Record a federation of digits, in which each client has ``size`` of them and the first ``trained``
+    take part, and return all digits with the client that has each."""
+    data = load("digits").distinct()
+    rows = torch.randperm(len(data), generator=seeded(0, "order"))[: size * len(names)].view(-1, size)
+    whose = torch.full((len(data),), len(names))
+    whose[rows] = torch.arange(len(names))[:, None]
+    model = build(MLP((hidden,)), data, seeded(0, "model"))
+    recorder = by(Recorder(folder, model, model_name="mlp"), names)
+    members = [data.take(part.sort().values) for part in rows[:trained]]
+    local = Local(0.1, batch=20)
+    federate(model, members, rounds=rounds, rng=seeded(0, "training"), local=local, recorder=recorder)
+    values = {"client": (*names, "nobody")}
+    return Dataset(data.x, data.y, {"client": whose}, name="candidates", values=values)
 
 
 def conv(*args, **kwargs):

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from builders import cell, refuses
+from builders import Named, cell, refuses
 from guard_cells import people
 
 import leakscope as library
@@ -209,18 +209,9 @@ def deployed(tmp_path_factory):
     members = [data.take(torch.arange(60)), data.take(torch.arange(60, 120))]
     client = np.array(["anna"] * 60 + ["ben"] * 60 + ["nobody"] * 380)
     model = build(MLP((24,)), data, seeded(0, "model"))
-    recorder = Recorder(folder / "run", model, model_name="mlp of two sites")
-
-    class Named:
-        """The recorder with names in place of numbers."""
-
-        global_model = recorder.global_model
-
-        def update(self, r, who, params, **facts):
-            recorder.update(r, ("anna", "ben")[who], params, **facts)
-
+    recorder = Named(Recorder(folder / "run", model, model_name="mlp of two sites"), ("anna", "ben"))
     rng, local = seeded(0, "training"), Local(0.2, batch=10)
-    federate(model, members, rounds=3, rng=rng, local=local, recorder=Named())
+    federate(model, members, rounds=3, rng=rng, local=local, recorder=recorder)
     np.savez(folder / "c.npz", x=data.x.numpy(), y=data.y.numpy(), client=client)
     table = pd.DataFrame(data.x.numpy()).add_prefix("p").assign(digit=data.y.numpy(), site=client, ward="w")
     table.to_csv(folder / "c.csv", index=False)

@@ -268,11 +268,8 @@ def test_the_posterior_bound_is_the_information_for_the_true_posterior_only():
 
 
 @pytest.mark.parametrize("kind", [MINE, InfoNCE, CLUB, NearestNeighbours])
-def test_an_estimator_is_frozen_repeats_itself_and_leaves_its_inputs_alone(kind):
+def test_an_estimator_repeats_itself_and_leaves_its_inputs_alone(kind):
     made = kind() if kind is NearestNeighbours else kind(hidden=8, epochs=2)
-    assert eval(repr(made), vars(estimators) | {"NearestNeighbours": NearestNeighbours}) == made
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        made.level = 0.5
     x, y, _ = gaussians(2, 0.5, 100, seeded(14, "pairs"))
     before = x.clone(), y.clone()
     state = torch.random.get_rng_state()

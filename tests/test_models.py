@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -166,25 +166,22 @@ def test_weights_come_from_the_generator_and_from_nowhere_else(name: str) -> Non
     assert any(not torch.equal(one[key], other[key]) for key in one)
 
 
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("pixels", [28, 32, 64])
-@pytest.mark.parametrize(
-    "description", [LeNet(), AlexNet(width=0.1), DenseNet(10, 4), ResNet18(4), AlexNet(width=0.1, rank=3)]
-)
-def test_every_image_net_takes_images_of_28_32_and_64_pixels(
-    description: Architecture, pixels: int, channels: int
-) -> None:
-    data = some(channels, pixels, pixels, classes=7, n=2)
+SQUARES = [(channels, pixels, pixels) for channels in (1, 3) for pixels in (28, 32, 64)]
+PAPER_001 = [(3, 32, 32), (3, 62, 47), (1, 62, 47), (3, 64, 64), (3, 100, 100)]
+TAKEN = [
+    *product(
+        (LeNet(), AlexNet(width=0.1), DenseNet(10, 4), ResNet18(4), AlexNet(width=0.1, rank=3)), SQUARES
+    ),
+    *product((LeNet(), SmallAlexNet(), VGG9(), SigmoidNet()), PAPER_001),
+    (LeNet(), (1, 12, 12)),  # the least
+    (AlexNet(width=0.05), (1, 13, 13)),
+]
+
+
+@pytest.mark.parametrize(("description", "shape"), TAKEN)
+def test_image_nets_take_images_of_many_sizes(description: Architecture, shape: tuple[int, int, int]) -> None:
+    data = some(*shape, classes=7, n=2)
     assert made(description, data)(data.x).shape == (2, 7)
-
-
-@pytest.mark.parametrize("shape", [(3, 32, 32), (3, 62, 47), (1, 62, 47), (3, 64, 64), (3, 100, 100)])
-@pytest.mark.parametrize("description", [LeNet(), SmallAlexNet(), VGG9(), SigmoidNet()])
-def test_the_nets_of_paper_001_take_the_images_of_paper_001(
-    description: Architecture, shape: tuple[int, int, int]
-) -> None:
-    data = some(*shape, classes=5, n=2)
-    assert made(description, data)(data.x).shape == (2, 5)
 
 
 def convolution(inside: int, outside: int, kernel: int, *, bias: bool = True) -> int:
@@ -584,11 +581,6 @@ REFUSED: dict[str, Callable[[], object]] = {
 @pytest.mark.parametrize("said", REFUSED)
 def test_a_setting_that_breaks_its_rule_is_refused(said: str) -> None:
     refuses(ArgumentError, said, REFUSED[said])
-
-
-def test_the_least_images_do() -> None:
-    assert made(LeNet(), some(1, 12, 12))(some(1, 12, 12).x).shape == (4, 10)
-    assert made(AlexNet(width=0.05), some(1, 13, 13))(some(1, 13, 13).x).shape == (4, 10)
 
 
 def test_a_plan_can_name_every_net() -> None:

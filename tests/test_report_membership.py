@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from builders import HOSTILE, Page
+from builders import HOSTILE, Named, Page, record_digits
 
 from leakscope import Transcript, tpr_at_fpr
 from leakscope.audits.membership.found import MembershipFound
@@ -14,15 +14,11 @@ from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.seeds import watches
 from leakscope.audits.membership.view import ClientReading, pick_strongest
 from leakscope.core.dataset import Dataset
-from leakscope.core.rng import seeded
 from leakscope.data import load
-from leakscope.models import MLP, build
 from leakscope.results.averages import Average, needed
 from leakscope.results.cell import Cell
 from leakscope.results.kind import World, headline, numbers
 from leakscope.results.result import Result, find_checks
-from leakscope.training import Local, federate
-from leakscope.training.recording import Recorder
 
 LOCAL = {"name": "Local", "rate": 0.1, "batch": 20}
 FROZEN = {"name": "Within", "defense": {"name": "Withhold"}, "layers": ["1.weight", "1.bias"]}
@@ -68,33 +64,28 @@ def frozen() -> Result[MembershipFound]:
     return run(cell_of(attacks=(BLIND,), clients=1, size=300, upload=FROZEN, cell={"rounds": 5}))
 
 
+class Idle(Named):
+    """Records one client as it trains, and the others as if they sent back what they were given."""
+
+    def update(self, r, client, params, **facts):
+        super().update(r, client, params, **facts)
+        for name in self.names[1:]:
+            self.recorder.update(r, name, self.params, samples=20)
+
+
+class Differences(Named):
+    """Records differences as if they were parameters."""
+
+    def update(self, r, client, params, **facts):
+        super().update(r, client, {name: params[name] - self.params[name] for name in params}, **facts)
+
+
 @pytest.fixture(scope="session")
 def hospitals(tmp_path_factory) -> Result[MembershipFound]:
     """A recording of twelve clients, of whom one uploads what it learned and the others nothing."""
-    data, folder = load("digits").distinct(), tmp_path_factory.mktemp("recorded") / "spring"
-    order = torch.randperm(len(data), generator=seeded(0, "order"))
-    names = ("hospital_a", HOSTILE, *(f"hospital_{i}" for i in "cdefghijkl"), "nobody")
-    codes = torch.full((len(data),), 12)
-    codes[order[:240]] = torch.arange(240) // 20
-    model = build(MLP((128,)), data, seeded(0, "model"))
-    recorder = Recorder(folder, model, model_name="mlp")
-
-    class Idle:
-        """Records one client as it trains, and eleven that send back what they were given."""
-
-        def global_model(self, r, params):
-            self.params = params
-            recorder.global_model(r, params)
-
-        def update(self, r, client, params, **facts):
-            recorder.update(r, names[0], params, **facts)
-            for name in names[1:12]:
-                recorder.update(r, name, self.params, samples=20)
-
-    own = data.take((codes == 0).nonzero()[:, 0])
-    local = Local(0.1, batch=20)
-    federate(model, [own], rounds=4, rng=seeded(0, "training"), local=local, recorder=Idle())
-    candidates = Dataset(data.x, data.y, {"client": codes}, name="candidates", values={"client": names})
+    folder = tmp_path_factory.mktemp("recorded") / "spring"
+    names = ("hospital_a", HOSTILE, *(f"hospital_{i}" for i in "cdefghijkl"))
+    candidates = record_digits(folder, names, 20, hidden=128, rounds=4, trained=1, by=Idle)
     game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": "Whitened"}]}
     game |= {"known": 0.2, "held": 0.2}
     tables = {"data": {"name": "csv", "path": "/home/me/candidates.csv"}, "game": game, "note": HOSTILE}
@@ -265,28 +256,9 @@ def test_a_client_of_whom_less_is_known_keeps_the_verdict_from_an_all_clear():
 
 
 def test_a_recording_whose_updates_are_not_what_the_server_averaged_is_no_all_clear(hospitals, tmp_path):
-    """Differences recorded as parameters; the honest recording's idle clients take nothing from it."""
+    """The honest recording's idle clients take nothing from it."""
     assert hospitals.found.agreement > 0.99
-    data = load("digits").distinct()
-    order = torch.randperm(len(data), generator=seeded(0, "order"))
-    codes = torch.ones(len(data), dtype=torch.long)
-    codes[order[:200]] = 0
-    model = build(MLP((32,)), data, seeded(0, "model"))
-    recorder = Recorder(tmp_path / "run", model, model_name="mlp")
-
-    class Differences:
-        def global_model(self, r, params):
-            self.params = params
-            recorder.global_model(r, params)
-
-        def update(self, r, client, params, **facts):
-            recorder.update(r, client, {name: params[name] - self.params[name] for name in params}, **facts)
-
-    local = Local(0.1, batch=20)
-    members = [data.take(order[:200])]
-    federate(model, members, rounds=3, rng=seeded(0, "training"), local=local, recorder=Differences())
-    values = {"client": ("0", "nobody")}
-    candidates = Dataset(data.x, data.y, {"client": codes}, name="candidates", values=values)
+    candidates = record_digits(tmp_path / "run", ("0",), 200, hidden=32, rounds=3, by=Differences)
     game = hospitals.cell.game | {"recording": str(tmp_path / "run")}
     changes = {"game": game, "model": {"name": "MLP", "hidden": [32]}}
     result = run(hospitals.cell.model_copy(update=changes), records=candidates)

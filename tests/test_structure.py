@@ -176,7 +176,7 @@ def test_functions_fit_a_screen(path):
             assert lines <= 60, f"{path.name}: {node.name} has {lines} lines"
 
 
-PARTS = sorted({*roles("attack", "head", "reduction", "defense", "model")} - {"Within"})
+PARTS = sorted({*roles("attack", "head", "reduction", "defense", "model", "estimator")} - {"Within"})
 
 
 @pytest.mark.parametrize("name", PARTS)
