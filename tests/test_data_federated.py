@@ -135,26 +135,26 @@ def test_a_broken_binary_cifar_is_refused(tmp_path: Path) -> None:
         load("cifar10", path=folder, part="val")
 
 
-CIFAR_NPZ: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "one image too small": ({"x_test": np.zeros((2, 28, 28, 3), np.uint8)}, "records of one shape"),
-    "no bytes": (
-        {"x_train": np.zeros((2, 32, 32, 3)), "x_test": np.zeros((2, 32, 32, 3))},
-        "images of bytes, (n, 32, 32, 3), and they are float64",
-    ),
-    "a class too many": (
-        {"y_test": np.asarray([0, 10])},
-        "integers from 0 to 9, one for each class, and they",
-    ),
-    "fractions": ({"y_test": np.asarray([0.5, 1.0])}, "and they are float64"),
-    "words": ({"y_train": np.asarray(["a", "b"]), "y_test": np.asarray(["a", "b"])}, "and they are <U1"),
-    "a label too few": ({"y_test": np.asarray([1])}, "column 'class' has 3 rows where x has 4"),
-    "nine names": ({"class_names": np.asarray(list("abcdefghi"))}, "must name 10 classes, and it names 9"),
-}
+BYTES = "images of bytes, (n, 32, 32, 3), and they are float64"
+FLOATS = {"x_train": np.zeros((2, 32, 32, 3)), "x_test": np.zeros((2, 32, 32, 3))}
+WORDS = {"y_train": np.asarray(["a", "b"]), "y_test": np.asarray(["a", "b"])}
 
 
-@pytest.mark.parametrize("case", CIFAR_NPZ)
-def test_an_npz_that_is_no_cifar_is_refused(tmp_path: Path, case: str) -> None:
-    changes, said = CIFAR_NPZ[case]
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"x_test": np.zeros((2, 28, 28, 3), np.uint8)}, "records of one shape"),
+        (FLOATS, BYTES),
+        ({"y_test": np.asarray([0, 10])}, "integers from 0 to 9, one for each class, and they"),
+        ({"y_test": np.asarray([0.5, 1.0])}, "and they are float64"),
+        (WORDS, "and they are <U1"),
+        ({"y_test": np.asarray([1])}, "column 'class' has 3 rows where x has 4"),
+        ({"class_names": np.asarray(list("abcdefghi"))}, "must name 10 classes, and it names 9"),
+    ],
+)
+def test_an_npz_that_is_no_cifar_is_refused(
+    tmp_path: Path, changes: dict[str, np.ndarray], said: str
+) -> None:
     images, marks = np.zeros((2, 32, 32, 3), np.uint8), np.asarray([0, 9])
     good = {"x_train": images, "y_train": marks, "x_test": images, "y_test": marks}
     good["class_names"] = np.asarray(list("abcdefghij"))
@@ -233,28 +233,26 @@ def test_zeros_and_ones_are_not_scaled_when_they_are_split(tmp_path: Path) -> No
     assert [set(part.x.unique().tolist()) for part in parts] == [{0.0, 1.0}] * 3
 
 
-PURCHASES: dict[str, tuple[Callable[[str], str], str]] = {
-    "a row cut off": (lambda text: text[:-400], "(the number of columns changed from 601 to"),
-    "a feature too many": (
-        lambda text: text.replace("\n", ",1\n"),
-        "must hold 601 numbers in every row, and it holds 602",
-    ),
-    "a word": (lambda text: text.replace("0", "no", 1), "(could not convert string 'no' to uint8"),
-    "a two": (lambda text: text.replace(",0", ",2", 1), "features that are 0 or 1"),
-    "no rows": (lambda text: "", "(loadtxt: input contained no data"),
-    "labels from 0": (
-        lambda text: text.replace("1,", "0,", 1),
-        "must be integers from 1 to 100, one for each class, and they go from 0 to 100",
-    ),
-    "class 101": (lambda text: text.replace("100,", "101,", 1), "and they go from 1 to 101"),
-}
-
-
-@pytest.mark.parametrize("case", PURCHASES)
-def test_a_broken_table_of_purchases_is_refused(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[:-400], "(the number of columns changed from 601 to"),
+        (lambda text: text.replace("\n", ",1\n"), "must hold 601 numbers in every row, and it holds 602"),
+        (lambda text: text.replace("0", "no", 1), "(could not convert string 'no' to uint8"),
+        (lambda text: text.replace(",0", ",2", 1), "features that are 0 or 1"),
+        (lambda text: "", "(loadtxt: input contained no data"),
+        (
+            lambda text: text.replace("1,", "0,", 1),
+            "integers from 1 to 100, one for each class, and they go from 0 to",
+        ),
+        (lambda text: text.replace("100,", "101,", 1), "and they go from 1 to 101"),
+    ],
+)
+def test_a_broken_table_of_purchases_is_refused(
+    tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
     x, y = table("purchase100")
     y[2:] = 50
-    change, said = PURCHASES[case]
     (tmp_path / "dataset_purchase").write_text(change(rows(y + 1, x)))
     assert said in refusal("purchase100", tmp_path / "dataset_purchase")
 

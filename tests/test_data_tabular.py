@@ -248,82 +248,58 @@ def test_true_and_false_are_categories(tmp_path: Path) -> None:
 
 
 MANY = "y,s,n\n" + "".join(f"{i % 2},{i % 3},{i}\n" for i in range(300))
-REFUSED: dict[str, tuple[str | bytes, dict[str, object], str]] = {
-    "missing label": (MANY, {"label": "yy"}, r"no column 'yy' \(did you mean 'y'\?\); it has 'y'"),
-    "missing secret": (MANY, {"secrets": "sex"}, "no column 'sex'"),
-    "missing drop": (MANY, {"drop": "q"}, "no column 'q'; it has 'y', 's', 'n'"),
-    "missing user": (MANY, {"user": "who"}, "no column 'who'"),
-    "semicolons": ("y;s;n\n1;2;3\n", {}, "uses ';'"),
-    "empty file": ("", {}, "is empty"),
-    "blank lines only": ("\n\n", {}, "empty|rows"),
-    "header only": ("y,s,n\n", {}, "rows below its header"),
-    "duplicated names": ("y,s,s\n1,2,3\n", {}, "'s' comes twice"),
-    "unnamed column": (",y,s\n1,2,3\n", {}, "column 1 has no name"),
-    "constant label": (
-        "y,s,n\n1,a,1\n1,b,2\n",
-        {},
-        "label 'y' must have at least 2 values, and every row has '1'",
-    ),
-    "constant secret": ("y,s,n\n1,a,1\n0,a,2\n", {}, "secret 's' must have at least 2 values"),
-    "constant user": ("y,s,n,u\n1,a,1,p\n0,b,2,p\n", {"user": "u"}, "user 'u' must have at least 2"),
-    "label with empty cells": (
-        "y,s,n\n1,a,1\n,b,2\n0,a,3\n",
-        {},
-        "label 'y' must be known .* 1 rows are empty",
-    ),
-    "truncated gzip": (gzip.compress(MANY.encode())[:-20], {}, "gzip"),
-    "corrupt gzip": (b"\x1f\x8b\x08" + b"\x00" * 7 + b"nonsense" * 9, {}, "gzip"),
-    "gzip in name only": (MANY, {"name": "t.csv.gz"}, "gzip"),
-    "not text": (b"\x89PNG\xff\xfe\n\xff,\xfe\n", {}, "UTF-8"),
-    "long row": ("y,s,n\n1,2,3\n1,2,3,4\n", {}, "Expected 3 fields in line 3, saw 4"),
-    "long first row": ("y,s,n\n1,2,3,4\n1,2,3,4\n", {}, "first row has more"),
-    "cut off": ("y,s,n\n1,a,x\n0,b,z\n1,a\n", {}, "row 4 has 2"),
-    "open quote": ('y,s,n\n1,a,"x\n0,b,z\n', {}, "inside string"),
-    "empty number": ("y,s,n\n1,a,1\n0,b,\n1,b,\n", {}, "column 'n' .* 2 of 3 rows are empty"),
-    "NaN": ("y,s,n\n1,a,1\n0,b,nan\n", {}, "column 'n' .* 1 of 2 rows are empty"),
-    "inf": ("y,s,n\n1,a,1\n0,b,-inf\n", {}, "column 'n' .* 1 of 2 rows are infinite"),
-    "beyond float32": ("y,s,n\n1,a,1\n0,b,1e300\n", {}, "column 'n' .* infinite"),
-    "infinite secret": ("y,s,n\n1,1,1\n0,inf,3\n", {}, "secret 's' must be finite"),
-    "label is secret": (MANY, {"secrets": ("y",)}, "'y' must have one role"),
-    "secret is dropped": (MANY, {"drop": ("s",)}, "'s' .* secrets and drop"),
-    "user is secret": (MANY, {"user": "s"}, "'s' .* secrets and user"),
-    "numeric secret": (MANY, {"secrets": "n"}, "secret 'n' must have at most 10 .* more than 200; bin"),
-    "secret of 20": (
-        "y,s\n" + "".join(f"{i % 2},{i % 20}\n" for i in range(99)),
-        {},
-        "at most 10 .* 20; bin",
-    ),
-    "numeric label": (MANY, {"label": "n"}, "label 'n' must have .* bin"),
-    "label of fractions": (
-        "y,s\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(40)),
-        {},
-        "label 'y' .* bin",
-    ),
-    "label of 150 words": (
-        "y,s\n" + "".join(f"w{i},{i % 2}\n" for i in range(150)),
-        {},
-        "at most 100 values",
-    ),
-    "wide text": (
-        "y,s,t\n" + "".join(f"{i % 2},{i % 3},t{i}\n" for i in range(201)),
-        {},
-        "column 't' .* drop",
-    ),
-    "wide secret": ("y,s\n" + "".join(f"{i % 2},t{i}\n" for i in range(201)), {}, "secret 's' .* merge"),
-    "late word": (MANY + "1,2,unknown\n", {}, "column 'n' .*'unknown'"),
+REFUSED = {
+    "missing label": (MANY, r"no column 'yy' \(did you mean 'y'\?\); it has 'y'", {"label": "yy"}),
+    "missing secret": (MANY, "no column 'sex'", {"secrets": "sex"}),
+    "missing drop": (MANY, "no column 'q'; it has 'y', 's', 'n'", {"drop": "q"}),
+    "missing user": (MANY, "no column 'who'", {"user": "who"}),
+    "semicolons": ("y;s;n\n1;2;3\n", "uses ';'"),
+    "empty file": ("", "is empty"),
+    "blank lines only": ("\n\n", "empty|rows"),
+    "header only": ("y,s,n\n", "rows below its header"),
+    "duplicated names": ("y,s,s\n1,2,3\n", "'s' comes twice"),
+    "unnamed column": (",y,s\n1,2,3\n", "column 1 has no name"),
+    "constant label": ("y,s,n\n1,a,1\n1,b,2\n", "label 'y' must have at least 2 values, and every row"),
+    "constant secret": ("y,s,n\n1,a,1\n0,a,2\n", "secret 's' must have at least 2 values"),
+    "constant user": ("y,s,n,u\n1,a,1,p\n0,b,2,p\n", "user 'u' must have at least 2", {"user": "u"}),
+    "label with empty cells": ("y,s,n\n1,a,1\n,b,2\n0,a,3\n", "label 'y' must be known .* 1 rows are empty"),
+    "truncated gzip": (gzip.compress(MANY.encode())[:-20], "gzip"),
+    "corrupt gzip": (b"\x1f\x8b\x08" + b"\x00" * 7 + b"nonsense" * 9, "gzip"),
+    "gzip in name only": (MANY, "gzip", {"name": "t.csv.gz"}),
+    "not text": (b"\x89PNG\xff\xfe\n\xff,\xfe\n", "UTF-8"),
+    "long row": ("y,s,n\n1,2,3\n1,2,3,4\n", "Expected 3 fields in line 3, saw 4"),
+    "long first row": ("y,s,n\n1,2,3,4\n1,2,3,4\n", "first row has more"),
+    "cut off": ("y,s,n\n1,a,x\n0,b,z\n1,a\n", "row 4 has 2"),
+    "open quote": ('y,s,n\n1,a,"x\n0,b,z\n', "inside string"),
+    "empty number": ("y,s,n\n1,a,1\n0,b,\n1,b,\n", "column 'n' .* 2 of 3 rows are empty"),
+    "NaN": ("y,s,n\n1,a,1\n0,b,nan\n", "column 'n' .* 1 of 2 rows are empty"),
+    "inf": ("y,s,n\n1,a,1\n0,b,-inf\n", "column 'n' .* 1 of 2 rows are infinite"),
+    "beyond float32": ("y,s,n\n1,a,1\n0,b,1e300\n", "column 'n' .* infinite"),
+    "infinite secret": ("y,s,n\n1,1,1\n0,inf,3\n", "secret 's' must be finite"),
+    "label is secret": (MANY, "'y' must have one role", {"secrets": ("y",)}),
+    "secret is dropped": (MANY, "'s' .* secrets and drop", {"drop": ("s",)}),
+    "user is secret": (MANY, "'s' .* secrets and user", {"user": "s"}),
+    "numeric secret": (MANY, "secret 'n' must have at most 10 .* more than 200; bin", {"secrets": "n"}),
+    "secret of 20": ("y,s\n" + "".join(f"{i % 2},{i % 20}\n" for i in range(99)), "at most 10 .* 20; bin"),
+    "numeric label": (MANY, "label 'n' must have .* bin", {"label": "n"}),
+    "label of fractions": ("y,s\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(40)), "label 'y' .* bin"),
+    "label of 150 words": ("y,s\n" + "".join(f"w{i},{i % 2}\n" for i in range(150)), "at most 100 values"),
+    "wide text": ("y,s,t\n" + "".join(f"{i % 2},{i % 3},t{i}\n" for i in range(201)), "column 't' .* drop"),
+    "wide secret": ("y,s\n" + "".join(f"{i % 2},t{i}\n" for i in range(201)), "secret 's' .* merge"),
+    "late word": (MANY + "1,2,unknown\n", "column 'n' .*'unknown'"),
     "nothing to learn from": (
         "y,s\n1,a\n0,b\n",
-        {"secrets": (), "drop": "s"},
         "column to learn label 'y' from",
+        {"secrets": (), "drop": "s"},
     ),
-    "too large": (MANY, {"memory": 1e-6}, "needs about .* GB .* sample"),
+    "too large": (MANY, "needs about .* GB .* sample", {"memory": 1e-6}),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_csv_is_refused_in_one_sentence_if_it_has(tmp_path: Path, case: str) -> None:
-    text, changes, said = REFUSED[case]
-    options: dict[str, object] = {"label": "y", "secrets": "s", **changes}
+    text, said, *changes = REFUSED[case]
+    options = {"label": "y", "secrets": "s"} | dict(*changes)
     path = written(tmp_path, text, str(options.pop("name", "table.csv")))
     with pytest.raises(DataError, match=said) as caught:
         from_csv(path, **options)  # type: ignore[arg-type]
