@@ -86,12 +86,8 @@ def test_the_published_utkface_is_read_from_its_names(tmp_path: Path) -> None:
     assert data.y.tolist() == [0, 1, 2, 2]
     assert data.values["age_group"] == ("0-30", "31-60", "61+")
     assert data.private["gender"].tolist() == [0, 1, 0, 1]
-    assert [data.value_names("ethnicity")[i] for i in data.private["ethnicity"]] == [
-        "Asian",
-        "Indian",
-        "Black",
-        "White",
-    ]
+    expected = ["Asian", "Indian", "Black", "White"]
+    assert [data.value_names("ethnicity")[i] for i in data.private["ethnicity"]] == expected
 
 
 def test_a_folder_without_utkface_names_is_refused(tmp_path: Path) -> None:

@@ -93,12 +93,8 @@ def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
 def test_members_are_hidden_from_records_the_guard_has_not_seen():
     guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 2, "label_aware": True, "encoder": TABLE}
     (judged,) = run(cell(guard)).found.judged
-    assert {one.name for one in judged.attacks} == {
-        "LossThreshold",
-        "HeadConfidence",
-        "LabelAware",
-        "Network",
-    }
+    expected = {"LossThreshold", "HeadConfidence", "LabelAware", "Network"}
+    assert {one.name for one in judged.attacks} == expected
     assert judged.theorem is None
 
 

@@ -265,12 +265,8 @@ def test_an_evaluation_shows_stale_beside_fresh_repeated_queries_and_baselines()
     )
     guarded = Guarded(encoder, nn.Linear(8, 2), (), 0.0)
     found = evaluated(guarded, trial, attacks=(QUICK, Fisher()), epochs=2)
-    assert [(one.name, one.queries) for one in found.attacks] == [
-        ("Network", 1),
-        ("Fisher", 1),
-        ("Network", 16),
-        ("Fisher", 16),
-    ]
+    expected = [("Network", 1), ("Fisher", 1), ("Network", 16), ("Fisher", 16)]
+    assert [(one.name, one.queries) for one in found.attacks] == expected
     assert sum(one.chosen for one in found.attacks) == 1
     assert found.stale.attack == "Stale"
     assert [one.name for one in found.baselines] == ["raw inputs", "plain noise"]
@@ -286,11 +282,8 @@ def test_every_secret_can_be_evaluated_and_is_the_same_after_it_was_written(by_h
         Guarded(by_heart, None, (), 0.0), members, attacks=(LossThreshold(), HeadConfidence()), epochs=5
     )
     assert found.stale is None
-    assert [one.name for one in found.baselines] == [
-        "plain training",
-        "plain training, 6 epochs",
-        "plain training, 8 epochs",
-    ]
+    expected = ["plain training", "plain training, 6 epochs", "plain training, 8 epochs"]
+    assert [one.name for one in found.baselines] == expected
     assert Judged.model_validate_json(found.model_dump_json()) == found
     own = people(200, 1), people(200, 2), people(200, 3)
     shares = Trial(*own, "property", "u", value=1, sizes=(2, 20), trials=200, rehearsals=300)

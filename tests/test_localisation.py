@@ -68,11 +68,8 @@ def test_the_first_layer_of_a_net_tells_most_about_the_size_of_an_input(found):
 
 
 def test_every_part_of_a_result_has_its_place_and_its_layers(found):
-    assert [(layer.name, layer.place, layer.kind) for layer in found.layers] == [
-        ("0", 1, "linear"),
-        ("2", 2, "linear"),
-        ("4", 3, "linear"),
-    ]
+    expected = [("0", 1, "linear"), ("2", 2, "linear"), ("4", 3, "linear")]
+    assert [(layer.name, layer.place, layer.kind) for layer in found.layers] == expected
     assert found.layers[0].parameters == 8 * 10 + 8
     assert set(found.sensitivity) == {"F", "1", "inf", "relative"}
     assert set(found.latent[0].subspace) == set(found.latent[0].two_sample) == {"0", "2", "4"}
@@ -104,10 +101,8 @@ def test_people_are_kept_together_in_folds_and_splits(records):
 
 def test_layers_are_looked_at_together_in_runs_of_neighbours(records):
     pairs = find(cell({"together": 2, "sensitive": 0}), records)
-    assert {key: leak.layers for key, leak in pairs.latent[0].layers.items()} == {
-        "0+2": ("0", "2"),
-        "2+4": ("2", "4"),
-    }
+    expected = {"0+2": ("0", "2"), "2+4": ("2", "4")}
+    assert {key: leak.layers for key, leak in pairs.latent[0].layers.items()} == expected
     assert pairs.sensitivity == {}
     assert pairs.protection == ()
     refuses(ArgumentError, "at most the model's 3 layers", join_neighbours, ["a", "b", "c"], 4)

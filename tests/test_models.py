@@ -472,10 +472,8 @@ def test_a_frozen_backbone_has_no_parameters_and_only_the_head_is_listed() -> No
     before = copy.deepcopy(own.state_dict())
     data = some(3, 8, 8, classes=5)
     model = build(Frozen(own), data, seeded(0))
-    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == {
-        "fc.weight": (5, 144),
-        "fc.bias": (5,),
-    }
+    expected = {"fc.weight": (5, 144), "fc.bias": (5,)}
+    assert {name: tuple(p.shape) for name, p in model.named_parameters()} == expected
     kept = {name for name in model.state_dict() if name.startswith("backbone.")}
     assert kept == {f"backbone.net.{name}" for name in before if not name.startswith("fc.")}
     # the user's own module is as it was

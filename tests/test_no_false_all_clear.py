@@ -28,7 +28,7 @@ from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.information import mutual_information
 from leakscope.report import overview, page
 from leakscope.report.report import read_report
-from leakscope.results import gate, kind, number, store
+from leakscope.results import gate, number, store
 from leakscope.results.averages import Average
 from leakscope.results.cell import plan_of, words
 from leakscope.results.chapter import LEAKS, read_severity
@@ -635,4 +635,4 @@ def test_a_failed_result_of_a_kind_that_is_gone_is_refused_too(tmp_path, leaksco
     said = leakscope("report", folder)
     assert said.code == 2
     assert "toss" in said.err
-    refuses(StoreError, "toss", kind.numbers, store.results(folder)[0])
+    refuses(StoreError, "toss", store.results, folder)

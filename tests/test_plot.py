@@ -65,14 +65,8 @@ def test_ticks_are_round_rising_and_inside(ends):
     assert values == sorted(set(values))
     assert all(ends[0] - 1e-9 * (ends[1] - ends[0]) <= value <= ends[1] * (1 + 1e-9) for value in values)
     assert [float(word.replace("−", "-")) for _, word in axis.ticks] == pytest.approx(values)
-    assert [word for _, word in linear((0, 1), "t", percent=True).ticks] == [
-        "0%",
-        "20%",
-        "40%",
-        "60%",
-        "80%",
-        "100%",
-    ]
+    expected = ["0%", "20%", "40%", "60%", "80%", "100%"]
+    assert [word for _, word in linear((0, 1), "t", percent=True).ticks] == expected
 
 
 def test_categories_stand_in_the_middle_of_equal_places():
