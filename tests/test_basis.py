@@ -80,7 +80,8 @@ def decided(basis, limit):
 @pytest.mark.parametrize("limit", [0.05, 0.2, 0.45, 0.7])
 def test_enough_counts_decide_in_nine_of_ten_and_fewer_do_not(limit):
     small = Counts(65, 100, base=0.5)  # an advantage of 0.3
-    n, _ = small.enough(limit, ERRORS)
+    n, by = small.enough(limit, ERRORS)
+    assert by == "inverting Clopper-Pearson"
 
     def share(trials):
         drawn = np.random.default_rng(0).binomial(trials, 0.65, SIMULATED)

@@ -242,6 +242,8 @@ MANY = "y,s,n\n" + "".join(f"{i % 2},{i % 3},{i}\n" for i in range(300))
 REFUSED = {
     "missing label": (MANY, r"no column 'yy' \(did you mean 'y'\?\); it has 'y'", {"label": "yy"}),
     "missing secret": (MANY, "no column 'sex'", {"secrets": "sex"}),
+    "label of no name": (MANY, "no column ''; it has 'y'", {"label": ""}),
+    "secret of no name": (MANY, "no column ''; it has 'y'", {"secrets": ""}),
     "missing drop": (MANY, "no column 'q'; it has 'y', 's', 'n'", {"drop": "q"}),
     "missing user": (MANY, "no column 'who'", {"user": "who"}),
     "semicolons": ("y;s;n\n1;2;3\n", "uses ';'"),
