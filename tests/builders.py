@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import tomli_w
 import torch
 from torch import nn
 
-from leakscope import Recorder, Recording, Transcript, guessing, roc, seeded
+from leakscope import MLP, Local, Recorder, Recording, Transcript, guessing, load, roc, seeded
 from leakscope.attacks.representations import Network
 from leakscope.audits.inference.audit import measure as measure_transcript
 from leakscope.audits.inference.found import Bounds, Guarantee, Played, Secret
@@ -28,13 +30,18 @@ from leakscope.core.rng import initialised
 from leakscope.data import tabled
 from leakscope.guards.encoder import Encoder, Perturbation
 from leakscope.measures.success import proportion
+from leakscope.models import build
 from leakscope.results import store
 from leakscope.results.cell import Cell, plan_of
 from leakscope.results.result import Result
 from leakscope.results.scores import Worth
 from leakscope.run import engines
 from leakscope.run.plan import from_document
+from leakscope.training import federate
 
+needs_files = pytest.mark.skipif(
+    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
+)
 KINDS: dict[str, dict[str, Any]] = {
     "game": {"game": {"name": "Inference", "secret": "group", "batch": 4}},
     "share": {
@@ -61,7 +68,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "guard": {
         "game": {
-            "name": "GuardAudit", "mapped": 50,
+            "name": "GuardAudit", "mapped": 50, "draws": 1,
             "guard": {
                 "name": "Inf2Guard", "secret": "attribute", "column": "group", "epochs": 1,
                 "encoder": {"name": "TableEncoder", "widths": [8]},
@@ -107,6 +114,13 @@ def golden(kind: str) -> tuple[Result[Any], ...]:
     return tuple(store.results(FORMAT1 / kind))
 
 
+def refuses(error: Any, words: str, call: Callable[..., object], *args: Any, **options: Any) -> None:
+    """The call is refused in one sentence with these words."""
+    with pytest.raises(error, match=words) as caught:
+        call(*args, **options)
+    assert "\n" not in str(caught.value)
+
+
 # A recording of two clients, and small models with records for them
 
 
@@ -120,6 +134,10 @@ def params(seed: int) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in net(seed).named_parameters()}
 
 
+def same(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> bool:
+    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
+
+
 def record(folder: Path, *, rounds: int = 2, clients=("alice", "bob"), **options) -> Recording:
     """A recording whose model of round r has seed 100 r, and its i-th client's 100 r + i + 1."""
     recorder = Recorder(folder, net(), **{"model_name": "net", "rate": 0.1, "local_steps": 1, **options})
@@ -128,6 +146,46 @@ def record(folder: Path, *, rounds: int = 2, clients=("alice", "bob"), **options
         for i, client in enumerate(clients):
             recorder.update(r, client, params(100 * r + i + 1), samples=10 * (i + 1))
     return Recording(folder)
+
+
+@dataclass
+class Named:
+    """A recorder that gives clients their names."""
+
+    recorder: Recorder
+    names: Sequence[str]
+
+    def global_model(self, r, params):
+        self.params = params
+        self.recorder.global_model(r, params)
+
+    def update(self, r, client, params, **facts):
+        self.recorder.update(r, self.names[client], params, **facts)
+
+
+def record_digits(
+    folder: Path,
+    names: Sequence[str],
+    size: int,
+    *,
+    hidden: int,
+    rounds: int,
+    trained: int | None = None,
+    by: Any = Named,
+) -> Dataset:
+    """Record a federation of digits, in which each client has ``size`` of them and the first ``trained``
+    take part, and return all digits with the client that has each."""
+    data = load("digits").distinct()
+    rows = torch.randperm(len(data), generator=seeded(0, "order"))[: size * len(names)].view(-1, size)
+    whose = torch.full((len(data),), len(names))
+    whose[rows] = torch.arange(len(names))[:, None]
+    model = build(MLP((hidden,)), data, seeded(0, "model"))
+    recorder = by(Recorder(folder, model, model_name="mlp"), names)
+    members = [data.take(part.sort().values) for part in rows[:trained]]
+    local = Local(0.1, batch=20)
+    federate(model, members, rounds=rounds, rng=seeded(0, "training"), local=local, recorder=recorder)
+    values = {"client": (*names, "nobody")}
+    return Dataset(data.x, data.y, {"client": whose}, name="candidates", values=values)
 
 
 def conv(*args, **kwargs):
@@ -377,23 +435,53 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+VOID = {"meta", "br", "img", "input", "link", "hr"}
 HOSTILE = "<script>alert(1)</script>\"' onload=alert(2) <img src=x onerror=alert(3)> {{ 7 * 7 }} &amp;"
 
 
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and its text."""
+class Page(HTMLParser):
+    """The tags of a page with their attributes, its text, the rows of its tables and what is neither. Every tag
+    is closed in order, no attribute stands twice and none is a handler of events."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.html, self.open, self.words, self.scripts, self.declared = html, [], [], [], []
         self.seen: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
+        self.rows: list[list[str]] = []
         self.feed(html)
+        self.close()
+        assert self.open == []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"an attribute twice in <{tag}>"
+        assert not [name for name in names if name.startswith("on")]
         self.seen.append((tag, dict(attrs)))
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
 
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] in (["script"], ["style"]):
+            self.scripts.append(data)
+        else:
+            self.words.append(data)
+            if {"td", "th"} & set(self.open) and "svg" not in self.open:
+                self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
+
+    def handle_comment(self, data):
+        self.declared.append(data)
+
+    unknown_decl = handle_pi = handle_comment
 
     @property
     def text(self) -> str:

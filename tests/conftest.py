@@ -77,3 +77,10 @@ def channel(parts: tuple[Dataset, Dataset, Dataset]) -> GradientChannel:
     """Two observed rounds of a small net trained on them."""
     model = build(MLP((8,)), parts[0], seeded(0, "model"))
     return GradientChannel(model, fit(model, parts[0], rounds=2, rng=seeded(0, "fit"))[:2])
+
+
+@pytest.fixture
+def layers() -> dict[str, torch.Tensor]:
+    """Six releases of two layers."""
+    rng = seeded(0, "layers")
+    return {"w": torch.randn(6, 4, 5, generator=rng), "b": torch.randn(6, 7, generator=rng)}

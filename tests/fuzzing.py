@@ -47,6 +47,9 @@ JUNK = (
 )  # fmt: skip
 
 
+BYTES = (b"", b"\x00", b'"', b"'''", b"[", b"{" * 50, b"\xff\xfe", b"\r\n", b"=", b"\xe9", b"\xef\xbb\xbf")
+
+
 def fuzz(name: str, strategy: st.SearchStrategy[Any], check: Callable[[Any], None]) -> None:
     """As many cases as ``CASES`` says, the same in every run, counted as they happen."""
     wanted, ran = CASES[name] * TIMES, []
@@ -166,24 +169,7 @@ def scratched(draw: st.DrawFn, whole: bytes) -> bytes:
     """Bytes cut short, with a part taken out, doubled or overwritten."""
     start = draw(st.integers(0, len(whole)))
     stop = draw(st.integers(start, min(len(whole), start + 40)))
-    put = draw(
-        st.sampled_from(
-            (
-                b"",
-                b"\x00",
-                b'"',
-                b"'''",
-                b"[",
-                b"{" * 50,
-                b"\xff\xfe",
-                b"\r\n",
-                b"=",
-                b"\xe9",
-                b"\xef\xbb\xbf",
-            )
-        )
-        | st.binary(max_size=8)
-    )
+    put = draw(st.sampled_from(BYTES) | st.binary(max_size=8))
     match draw(st.sampled_from(("cut", "replace", "replace", "double", "bit"))):
         case "cut":
             return whole[:start]

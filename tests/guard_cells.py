@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from leakscope import Dataset
+from leakscope import Dataset, seeded
 from leakscope.audits.guards.found import GuardsFound
 from leakscope.audits.guards.kind import KIND
 from leakscope.results.cell import Cell
@@ -31,6 +31,13 @@ def people(n: int = 1_200, *, shift: float = 3.0, seed: int = 0) -> Dataset:
     return Dataset(x, (x[:, 1] > 0).long(), {"u": u, "v": v}, values=values, name="people")
 
 
+def table(n: int = 160, seed: int = 0) -> Dataset:
+    """Six numbers; the label is the first's sign, the secret the second's."""
+    x = torch.randn(n, 6, generator=seeded(seed, "table"))
+    private = {"sex": (x[:, 1] > 0).long(), "same": torch.zeros(n, dtype=torch.long)}
+    return Dataset(x, (x[:, 0] > 0).long(), private, name="made up")
+
+
 def nobody(n: int = 300) -> Dataset:
     """Records whose labels nothing predicts."""
     rng = torch.Generator().manual_seed(0)
@@ -43,7 +50,7 @@ def pictures(n: int = 90) -> Dataset:
 
 
 def cell(guard: dict[str, Any] | None = None, *, sizes: dict[str, int] | None = None, **game: Any) -> Cell:
-    table = {"name": "GuardAudit", "guard": guard or GUARD, "baselines": False, **game}
+    table = {"name": "GuardAudit", "guard": guard or GUARD, "baselines": False, "draws": 1, **game}
     return Cell.model_validate({"data": {"name": "people"}, "game": table, **(sizes or SMALL)})
 
 

@@ -13,20 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import leakscope
-from leakscope import (
-    DPSGD,
-    Chain,
-    Defense,
-    FlowerAdaptiveClipping,
-    FlowerFixedClipping,
-    FlowerLocalDp,
-    Noise,
-    PercentilePrivacy,
-    Pruning,
-    Sign,
-    SVTPrivacy,
-    Within,
-)
+import leakscope as ls
 from leakscope.core.catalogue import roles
 from leakscope.core.errors import LeakscopeError
 from leakscope.core.mechanism import Mechanism
@@ -47,7 +34,7 @@ def shown(defense, *, releases=4, batch=16, entries=50, delta=1e-5):
     ("noise", "each", "added", "replaced"), [(1.5, 1.27, 4.65, 10.7), (0.1, 33.1, 191.6, 633.9)]
 )
 def test_ten_rounds_of_the_same_batch_of_16_cost_what_was_worked_out_by_hand(noise, each, added, replaced):
-    found = shown(DPSGD(2.0, noise), releases=10)
+    found = shown(ls.DPSGD(2.0, noise), releases=10)
     assert found.added_each == pytest.approx(each, rel=5e-3)
     assert found.added == pytest.approx(added, rel=5e-3)
     assert found.replaced == pytest.approx(replaced, rel=5e-3)
@@ -58,16 +45,16 @@ def test_ten_rounds_of_the_same_batch_of_16_cost_what_was_worked_out_by_hand(noi
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize(("noise", "releases"), [(1.5, 1), (1.5, 10), (4.0, 3), (0.7, 2)])
 def test_what_was_shown_is_what_the_accountant_of_dp_accounting_says(noise, releases, relation):
-    found = shown(DPSGD(2.0, noise), releases=releases)
+    found = shown(ls.DPSGD(2.0, noise), releases=releases)
     judge = PLDAccountant(RELATIONS[relation])
-    judge.compose(dp.GaussianDpEvent(DPSGD(2.0, noise).multiplier(16)), releases)
+    judge.compose(dp.GaussianDpEvent(ls.DPSGD(2.0, noise).multiplier(16)), releases)
     assert getattr(found, relation) == pytest.approx(judge.get_epsilon(1e-5), rel=1e-3)
 
 
 @given(st.floats(0.5, 50), st.integers(1, 30), st.integers(1, 200), st.floats(1e-9, 1e-2))
 def test_gaussians_compose_to_the_root_of_their_number(noise, releases, batch, delta):
-    found = shown(DPSGD(1.0, noise), releases=releases, batch=batch, delta=delta)
-    mu = 1 / DPSGD(1.0, noise).multiplier(batch)
+    found = shown(ls.DPSGD(1.0, noise), releases=releases, batch=batch, delta=delta)
+    mu = 1 / ls.DPSGD(1.0, noise).multiplier(batch)
     assert found.added == pytest.approx(gaussian_epsilon(math.sqrt(releases) * mu, delta))
     assert found.replaced_each == pytest.approx(gaussian_epsilon(2 * mu, delta))
     assert found.added_each <= found.added <= found.replaced
@@ -76,24 +63,24 @@ def test_gaussians_compose_to_the_root_of_their_number(noise, releases, batch, d
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_training_is_accounted_as_dp_accounting_does_with_batches_drawn_at_random(relation):
     size = {"records": 1_000, "batch": 100, "entries": 9}
-    short, long = (account_training(DPSGD(1.0, 1.2, "opacus"), rounds=rounds, **size) for rounds in (1, 5))
+    short, long = (account_training(ls.DPSGD(1.0, 1.2, "opacus"), rounds=rounds, **size) for rounds in (1, 5))
     judge = PLDAccountant(RELATIONS[relation])
     judge.compose(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.2)), 10)
     assert getattr(short, relation) == pytest.approx(judge.get_epsilon(1e-5), rel=1e-3)
     assert getattr(short, relation) < getattr(long, relation)
     assert short.added_each == pytest.approx(gaussian_epsilon(1 / 1.2, 1e-5))
     assert (short.covers, short.releases, short.sampling) == ("training", 10, 0.1)
-    assert account_training(Defense(), rounds=1, **size) is None
+    assert account_training(ls.Defense(), rounds=1, **size) is None
 
 
 def test_a_deployed_filter_is_worth_what_its_noise_is_for_an_upload_and_for_all():
-    local = shown(FlowerLocalDp(clip=1.0, sensitivity=1.0, epsilon=1.0))
+    local = shown(ls.FlowerLocalDp(clip=1.0, sensitivity=1.0, epsilon=1.0))
     std = math.sqrt(2 * math.log(1.25e5))
     assert local.added_each == local.replaced_each == pytest.approx(gaussian_epsilon(2 / std, 1e-5))
     assert local.added == local.replaced == pytest.approx(gaussian_epsilon(2 * 2 / std, 1e-5))
     assert local.unit == "upload"
-    adaptive = FlowerAdaptiveClipping(0.1, 4.0, 400, rule="andrew")
-    for central in (FlowerFixedClipping(clip=0.1, noise=4.0, clients=4), adaptive):
+    adaptive = ls.FlowerAdaptiveClipping(0.1, 4.0, 400, rule="andrew")
+    for central in (ls.FlowerFixedClipping(clip=0.1, noise=4.0, clients=4), adaptive):
         found = shown(central)
         assert found.added_each == pytest.approx(gaussian_epsilon(0.25, 1e-5))
         assert found.replaced_each == pytest.approx(gaussian_epsilon(0.5, 1e-5))  # 2 clip / n over 4 clip / n
@@ -102,7 +89,9 @@ def test_a_deployed_filter_is_worth_what_its_noise_is_for_an_upload_and_for_all(
         assert replace(later, covers="shown", batch=16) == found
 
 
-@pytest.mark.parametrize("sparse", [SVTPrivacy(), SVTPrivacy(fraction=1.0), SVTPrivacy(noise_var=30.0)])
+@pytest.mark.parametrize(
+    "sparse", [ls.SVTPrivacy(), ls.SVTPrivacy(fraction=1.0), ls.SVTPrivacy(noise_var=30.0)]
+)
 @pytest.mark.parametrize("entries", [50, 100_000])
 def test_pure_epsilons_add_up_without_a_delta(sparse, entries):
     found = shown(sparse, entries=entries)
@@ -111,17 +100,17 @@ def test_pure_epsilons_add_up_without_a_delta(sparse, entries):
 
 
 BARE = [
-    FlowerLocalDp(sensitivity=0.0),
-    FlowerFixedClipping(noise=0.0),
-    FlowerAdaptiveClipping(noise=0.0),
-    FlowerAdaptiveClipping(0.1, 4.0, 400, rule="flower"),  # its noise can get as small as it likes
-    PercentilePrivacy(),
-    SVTPrivacy(version="2.7"),
-    SVTPrivacy(noise_var=math.inf),
-    DPSGD(noise=0.0),
-    DPSGD(clip=math.inf),
-    Noise(1.0),
-    Chain(),
+    ls.FlowerLocalDp(sensitivity=0.0),
+    ls.FlowerFixedClipping(noise=0.0),
+    ls.FlowerAdaptiveClipping(noise=0.0),
+    ls.FlowerAdaptiveClipping(0.1, 4.0, 400, rule="flower"),  # its noise can get as small as it likes
+    ls.PercentilePrivacy(),
+    ls.SVTPrivacy(version="2.7"),
+    ls.SVTPrivacy(noise_var=math.inf),
+    ls.DPSGD(noise=0.0),
+    ls.DPSGD(clip=math.inf),
+    ls.Noise(1.0),
+    ls.Chain(),
 ]
 
 
@@ -132,7 +121,7 @@ def test_without_noise_on_something_clipped_nothing_holds(bare):
 
 
 @dataclass(frozen=True)
-class Tells(Defense):
+class Tells(ls.Defense):
     """Puts the secret into what is released."""
 
     def release(self, layers, secret, rng, *, batch):
@@ -140,14 +129,16 @@ class Tells(Defense):
 
 
 def test_a_chain_keeps_a_mechanism_only_if_all_that_follows_works_on_what_it_released():
-    alone = DPSGD(1.0, 2.0).mechanism(16, 9)
-    for later in ((), (Pruning(0.9),), (Sign(),), (Noise(0.1), Pruning(0.5))):
-        assert Chain(DPSGD(1.0, 2.0), *later).mechanism(16, 9) == alone
+    alone = ls.DPSGD(1.0, 2.0).mechanism(16, 9)
+    for later in ((), (ls.Pruning(0.9),), (ls.Sign(),), (ls.Noise(0.1), ls.Pruning(0.5))):
+        assert ls.Chain(ls.DPSGD(1.0, 2.0), *later).mechanism(16, 9) == alone
     for lost in (
-        Chain(Pruning(0.9), DPSGD(1.0, 2.0)),  # what pruning keeps of a mean is not bounded by the clip
-        Chain(Noise(0.1), DPSGD(1.0, 2.0)),
-        Chain(DPSGD(1.0, 2.0), Tells()),
-        Within(DPSGD(1.0, 2.0), ("first",)),
+        ls.Chain(
+            ls.Pruning(0.9), ls.DPSGD(1.0, 2.0)
+        ),  # what pruning keeps of a mean is not bounded by the clip
+        ls.Chain(ls.Noise(0.1), ls.DPSGD(1.0, 2.0)),
+        ls.Chain(ls.DPSGD(1.0, 2.0), Tells()),
+        ls.Within(ls.DPSGD(1.0, 2.0), ("first",)),
     ):
         assert lost.mechanism(16, 9) is None
 
@@ -169,27 +160,10 @@ def test_a_defense_that_only_processes_changes_nothing_but_what_is_released(name
     made = getattr(leakscope, name)()
     if made.processes:
         hooks = ("model", "loss", "objective", "weigh", "prepared")
-        assert all(getattr(type(made), hook) is getattr(Defense, hook) for hook in hooks)
+        assert all(getattr(type(made), hook) is getattr(ls.Defense, hook) for hook in hooks)
         layers = {"layer": torch.arange(12.0).view(3, 4) - 5}
         one, other = (
             made.release(layers, secret, torch.Generator().manual_seed(0), batch=2)
             for secret in (None, torch.tensor([0, 1, 2]))
         )
         assert torch.equal(one["layer"], other["layer"])
-
-
-CELL = """
-[[cell]]
-data = {name = "synthetic", records = 1500, shift = 2.0, positive = 0.9}
-game = {name = "Inference", secret = "group", batch = 8}
-attack = {name = "NoiseAware", components = 5, head = {name = "RandomForest", trees = 10}}
-defense = {name = "DPSGD", noise = 1.5}
-adaptive = true
-model = {name = "Linear"}
-rounds = 3
-observe = [1, 3]
-trials = 200
-rehearsals = 200
-train = 700
-public = 400
-"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ from scipy import stats
 
 from leakscope import Transcript, advantage, auroc, seeded, success_rate, tpr_at_fpr
 from leakscope.core.basis import POWER, Alarms, Basis, Counts, Deviation, Effective, Mean
+from leakscope.measures.information import mutual_information
 
 ERRORS = (0.025, 0.025)
 SIMULATED = 4_000
@@ -21,12 +24,13 @@ LEAST = stats.binom.ppf(0.001, SIMULATED, POWER) / SIMULATED  # where 9 of 10 sh
 MEASURES = {
     Counts: (success_rate, advantage),
     Effective: (auroc,),
-    Alarms: (tpr_at_fpr, lambda played, level=0.95: tpr_at_fpr(played, fpr=0.05, level=level)),
+    Alarms: (tpr_at_fpr, partial(tpr_at_fpr, fpr=0.05)),
+    Deviation: (mutual_information,),
 }
 
 
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 0.999])
-@pytest.mark.parametrize(("hits", "n"), [(20, 40), (31, 40), (40, 40), (540, 900)])
+@pytest.mark.parametrize(("hits", "n"), [(0, 60), (20, 40), (31, 40), (40, 40), (5, 9), (540, 900)])
 @pytest.mark.parametrize("kind", MEASURES)
 def test_a_basis_of_one_level_has_the_limits_that_the_measure_has_at_another(kind, hits, n, level):
     """AUROC of few trials by Student's t, of many by the normal distribution."""
@@ -34,8 +38,11 @@ def test_a_basis_of_one_level_has_the_limits_that_the_measure_has_at_another(kin
     for take in MEASURES[kind]:
         basis, other = take(played).basis, take(played, level=level)
         assert type(basis) is kind
-        limits = basis.low((1 - level) / 2), basis.high((1 - level) / 2)
-        assert limits == pytest.approx((other.low, other.high), abs=1e-9)
+        low, high = basis.low((1 - level) / 2), basis.high((1 - level) / 2)
+        if kind is Deviation:  # its floor by Fano is not part of the basis, which is then the weaker
+            assert low <= other.low + 1e-9
+        else:
+            assert (low, high) == pytest.approx((other.low, other.high), abs=1e-9)
 
 
 def test_a_mean_over_clients_has_the_mean_of_their_limits():
@@ -73,7 +80,8 @@ def decided(basis, limit):
 @pytest.mark.parametrize("limit", [0.05, 0.2, 0.45, 0.7])
 def test_enough_counts_decide_in_nine_of_ten_and_fewer_do_not(limit):
     small = Counts(65, 100, base=0.5)  # an advantage of 0.3
-    n, _ = small.enough(limit, ERRORS)
+    n, by = small.enough(limit, ERRORS)
+    assert by == "inverting Clopper-Pearson"
 
     def share(trials):
         drawn = np.random.default_rng(0).binomial(trials, 0.65, SIMULATED)

@@ -12,27 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from leakscope import (
-    LDA,
-    Dataset,
-    Flat,
-    GradientChannel,
-    Inference,
-    Knowledge,
-    Linear,
-    Plain,
-    Posterior,
-    RandomForest,
-    Release,
-    Silent,
-    advantage,
-    auroc,
-    guessing,
-    play,
-    seeded,
-    success_rate,
-    tpr_at_fpr,
-)
+import leakscope as ls
 from leakscope.audits.inference.audit import measure_rounds
 from leakscope.core.calibration import calibrate, learn_calibration
 from leakscope.core.nouns import Heard, Rehearsed, Transcript
@@ -53,7 +33,7 @@ class Repeated:
 
     def __call__(self, batch, secret, rng):
         told = secret[:, None] + torch.randn(len(batch), 1, generator=rng)
-        return tuple(Release.of({"told": told}) for _ in range(self.rounds))
+        return tuple(ls.Release.of({"told": told}) for _ in range(self.rounds))
 
 
 @dataclass(frozen=True)
@@ -70,14 +50,14 @@ class Bayes:
 
 def world(rare=RARE, records=2_000):
     group = (torch.arange(records) < rare * records).long()
-    data = Dataset(torch.zeros(records, 1), group * 0, {"group": group}, name="rare")
-    return Inference(data, "group", batch=4)
+    data = ls.Dataset(torch.zeros(records, 1), group * 0, {"group": group}, name="rare")
+    return ls.Inference(data, "group", batch=4)
 
 
 def played(rounds=10, *, trials=4_000, **settings):
     game, channel = world(), Repeated(rounds)
-    knowledge = Knowledge(game.on(game.data), channel, 2_000, game.chances, **settings)
-    return play(game, channel, Bayes(), knowledge, trials=trials, rng=seeded(3))
+    knowledge = ls.Knowledge(game.on(game.data), channel, 2_000, game.chances, **settings)
+    return ls.play(game, channel, Bayes(), knowledge, trials=trials, rng=ls.seeded(3))
 
 
 def truth(rare=RARE):
@@ -92,15 +72,15 @@ def truth(rare=RARE):
 def test_rounds_that_repeat_each_other_do_not_make_an_attack_worse_than_guessing():
     """Ten times the same evidence, taken for ten, drowns the prior of a rare value."""
     transcript, (nats, best) = played(), truth()
-    rate = success_rate(transcript, level=0.999)
+    rate = ls.success_rate(transcript, level=0.999)
     assert rate.low <= best <= rate.high
-    assert rate.high >= guessing(transcript)
+    assert rate.high >= ls.guessing(transcript)
     told = mutual_information(transcript, level=0.999)
     assert told.low <= nats <= told.high
     for part in (transcript.single(4), transcript.after(3)):
         assert mutual_information(part, level=0.999).low <= nats <= mutual_information(part, level=0.999).high
     trusting = played(calibration=0)  # what it was before
-    assert success_rate(trusting).high < guessing(trusting)
+    assert ls.success_rate(trusting).high < ls.guessing(trusting)
     assert mutual_information(replace(trusting, guesses=trusting.guesses)).value == 0
 
 
@@ -108,7 +88,7 @@ def test_what_is_ranked_stays_as_it_was_and_so_does_the_evidence():
     calibrated, trusting = played(), played(calibration=0)
     assert torch.equal(calibrated.rounds, trusting.rounds)
     assert torch.equal(calibrated.secrets, trusting.secrets)
-    for measure in (auroc, tpr_at_fpr):
+    for measure in (ls.auroc, ls.tpr_at_fpr):
         assert measure(calibrated).value == pytest.approx(measure(trusting).value, abs=1e-12)
 
 
@@ -118,12 +98,12 @@ def test_a_single_honest_round_is_left_nearly_as_it_is():
 
 
 def test_a_played_game_does_not_use_the_callers_randomness_for_calibration(parts):
-    game = Inference(parts[0], "group", batch=4)
+    game = ls.Inference(parts[0], "group", batch=4)
     left = []
     for calibration in (0, 200):
-        rng = seeded(1)
-        knowledge = Knowledge(game.on(parts[2]), Plain(), 300, game.chances, calibration)
-        play(game, Plain(), Posterior(RandomForest(5)), knowledge, trials=50, rng=rng)
+        rng = ls.seeded(1)
+        knowledge = ls.Knowledge(game.on(parts[2]), ls.Plain(), 300, game.chances, calibration)
+        ls.play(game, ls.Plain(), ls.Posterior(ls.RandomForest(5)), knowledge, trials=50, rng=rng)
         left.append(torch.rand(1, generator=rng))
     assert left[0] == left[1]
 
@@ -148,30 +128,30 @@ class Memory:
 
 
 def test_an_attack_that_knows_its_records_by_heart_is_heard_on_others():
-    rng = seeded(0)
+    rng = ls.seeded(0)
     group = (torch.rand(4_000, generator=rng) < RARE).long()
     x = torch.stack([0.3 * group + torch.randn(4_000, generator=rng), group.float()], 1)
-    data = Dataset(x, group * 0, {"group": group}, name="marked")
+    data = ls.Dataset(x, group * 0, {"group": group}, name="marked")
     private, public = data.take(torch.arange(2_000)), data.take(torch.arange(2_000, 4_000))
 
     def channel(batch, secret, rng):
-        return (Release.of({"record": batch.data.x[batch.rows[:, 0]]}),)
+        return (ls.Release.of({"record": batch.data.x[batch.rows[:, 0]]}),)
 
-    game = Inference(private, "group", batch=1)
-    knowledge = Knowledge(game.on(public), channel, 1_000, game.chances)
-    transcript = play(game, channel, Memory(), knowledge, trials=2_000, rng=seeded(1))
-    assert success_rate(transcript).high >= guessing(transcript)
+    game = ls.Inference(private, "group", batch=1)
+    knowledge = ls.Knowledge(game.on(public), channel, 1_000, game.chances)
+    transcript = ls.play(game, channel, Memory(), knowledge, trials=2_000, rng=ls.seeded(1))
+    assert ls.success_rate(transcript).high >= ls.guessing(transcript)
     trusting = Transcript.of_rounds(transcript.secrets, transcript.heard, game.chances, belief=game.chances)
-    assert success_rate(trusting).high < guessing(trusting)
+    assert ls.success_rate(trusting).high < ls.guessing(trusting)
 
 
 @pytest.mark.parametrize(("batch", "share"), [(4, 0.2), (64, 0.35), (100, 0.5), (200, None)])
 def test_records_are_held_out_while_there_are_enough_of_every_value(batch, share):
     """500 of the rarer value; both parts need twice the batch."""
     group = (torch.arange(2_000) % 4 == 0).long()
-    data = Dataset(torch.arange(2_000.0)[:, None], group * 0, {"group": group}, name="enough")
-    knowledge = Knowledge(Inference(data, "group", batch=batch), Silent(), 500)
-    learned, held = hold_out(knowledge, seeded(0))
+    data = ls.Dataset(torch.arange(2_000.0)[:, None], group * 0, {"group": group}, name="enough")
+    knowledge = ls.Knowledge(ls.Inference(data, "group", batch=batch), ls.Silent(), 500)
+    learned, held = hold_out(knowledge, ls.seeded(0))
     if share is None:
         assert learned is knowledge
         assert held.game is knowledge.game
@@ -180,27 +160,29 @@ def test_records_are_held_out_while_there_are_enough_of_every_value(batch, share
         assert [int((codes == c).sum()) for c in (0, 1)] == [1_500 * share, 500 * share]
         both = torch.cat([learned.game.data.x, held.game.data.x])[:, 0].sort().values
         assert torch.equal(both, torch.arange(2_000.0))  # every record once
-    assert hold_out(replace(knowledge, calibration=0), seeded(0))[0].game is knowledge.game
+    assert hold_out(replace(knowledge, calibration=0), ls.seeded(0))[0].game is knowledge.game
 
 
 def test_silent_tells_nothing_and_plain_everything():
     game = world()
-    for channel, nats in ((Silent(5), 0.0), (Plain(5), bounds.entropy([RARE, 1 - RARE]))):
-        knowledge = Knowledge(game.on(game.data), channel, 400, game.chances)
-        transcript = play(game, channel, Posterior(RandomForest(10)), knowledge, trials=500, rng=seeded(0))
+    for channel, nats in ((ls.Silent(5), 0.0), (ls.Plain(5), bounds.entropy([RARE, 1 - RARE]))):
+        knowledge = ls.Knowledge(game.on(game.data), channel, 400, game.chances)
+        transcript = ls.play(
+            game, channel, ls.Posterior(ls.RandomForest(10)), knowledge, trials=500, rng=ls.seeded(0)
+        )
         told = mutual_information(transcript)
         assert told.low <= nats <= told.high + 0.03  # a forest is never quite sure
         assert (told.low > 0.3) == (nats > 0)
-        assert (advantage(transcript).low > 0.9) == (nats > 0)
+        assert (ls.advantage(transcript).low > 0.9) == (nats > 0)
 
 
 def test_side_knowledge_is_calibrated_as_the_release_is_and_counts_once(parts):
     """Told a column and shown nothing: with and without the release the adversary says the same."""
-    game = Inference(parts[0], "group", batch=1, known=("x1",))
-    knowledge = Knowledge(game.on(parts[2]), Silent(8), 500, game.chances)
-    transcript = play(game, Silent(8), Posterior(LDA()), knowledge, trials=500, rng=seeded(1))
+    game = ls.Inference(parts[0], "group", batch=1, known=("x1",))
+    knowledge = ls.Knowledge(game.on(parts[2]), ls.Silent(8), 500, game.chances)
+    transcript = ls.play(game, ls.Silent(8), ls.Posterior(ls.LDA()), knowledge, trials=500, rng=ls.seeded(1))
     torch.testing.assert_close(transcript.guesses, transcript.blind)
-    assert advantage(transcript).value == 0
+    assert ls.advantage(transcript).value == 0
 
 
 def information_of_a_batch(*, shift, batch, positive):
@@ -218,16 +200,18 @@ def test_gradients_shown_ten_times_tell_what_the_closed_form_says():
     shift, batch, positive = 0.3, 16, 0.95
     data = synthetic(records=40_000, shift=shift, positive=positive)
     train, _, public = data.split(
-        seeded(5, "split"), secret="group", train=15_000, public=20_000, standardise=False
+        ls.seeded(5, "split"), secret="group", train=15_000, public=20_000, standardise=False
     )
-    model = build(Linear(zeros=True), train, seeded(5))
-    channel = GradientChannel(model, (parameters(model),) * 10)
-    game = Inference(train, "group", batch=batch, prior="uniform")
-    knowledge = Knowledge(game.on(public), channel, 4_000, game.chances, calibration=4_000)
-    transcript = play(game, channel, Posterior(LDA(), Flat()), knowledge, trials=4_000, rng=seeded(5))
+    model = build(ls.Linear(zeros=True), train, ls.seeded(5))
+    channel = ls.GradientChannel(model, (parameters(model),) * 10)
+    game = ls.Inference(train, "group", batch=batch, prior="uniform")
+    knowledge = ls.Knowledge(game.on(public), channel, 4_000, game.chances, calibration=4_000)
+    transcript = ls.play(
+        game, channel, ls.Posterior(ls.LDA(), ls.Flat()), knowledge, trials=4_000, rng=ls.seeded(5)
+    )
     best = synthetic_bayes(shift=shift, batch=batch, positive=positive)
     nats = information_of_a_batch(shift=shift, batch=batch, positive=positive)
-    rate, told = success_rate(transcript, level=0.999), mutual_information(transcript, level=0.999)
+    rate, told = ls.success_rate(transcript, level=0.999), mutual_information(transcript, level=0.999)
     assert rate.low <= best <= rate.high
     assert told.low <= nats <= told.high
     assert nats / 2 < told.low  # and not by being wide
@@ -252,7 +236,7 @@ def test_an_adversary_who_trusts_itself_too_much_learns_by_how_much(seed, scale,
 
 def test_values_that_nobody_rehearsed_or_that_cannot_be_keep_their_evidence():
     secrets = torch.arange(40) % 2
-    evidence = torch.log_softmax(torch.randn(1, 40, 4, generator=seeded(0)), -1)
+    evidence = torch.log_softmax(torch.randn(1, 40, 4, generator=ls.seeded(0)), -1)
     heard, belief = Heard(evidence), torch.tensor([0.5, 0.2, 0.3, 0.0], dtype=torch.float64)
     told = Transcript.of_rounds(secrets, heard, belief, belief=belief, rehearsed=Rehearsed(heard, secrets))
     assert bool(told.guesses.isfinite().all())
@@ -268,7 +252,7 @@ def test_evidence_that_rules_a_value_out_has_a_number_all_the_same():
     secrets, belief = torch.arange(40) % 2, torch.tensor([0.9, 0.1], dtype=torch.float64)
     heard = Heard(sure)
     told = Transcript.of_rounds(secrets, heard, belief, belief=belief, rehearsed=Rehearsed(heard, secrets))
-    assert success_rate(told).value == 1
+    assert ls.success_rate(told).value == 1
     assert bool(told.guesses.isfinite().all())
 
 
@@ -276,4 +260,4 @@ def test_every_round_of_a_stored_result_is_calibrated():
     transcript = played(3)
     for entry in measure_rounds(transcript):
         for part in (entry.single, entry.accumulated):
-            assert part.success.high >= guessing(transcript)
+            assert part.success.high >= ls.guessing(transcript)

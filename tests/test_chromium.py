@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 import pytest
-from builders import HOSTILE, Tags, fail, game, golden, keep, measure
+from builders import HOSTILE, Page, fail, game, golden, keep, measure
 from chromium import Chromium, program
 
 from leakscope.core import files
@@ -247,6 +247,6 @@ def test_a_summary_is_sorted_by_the_keyboard_and_whole_without_script(browser, p
         assert heads == [None, None, None, "descending", *[None] * (len(heads) - 4)]
         links = page.run("[...document.querySelectorAll('tbody a')].map((a) => a.href)")
         assert pages["games"].as_uri() in links
-    static = Tags(pages["summary"].read_text(encoding="utf-8").partition("<script>")[0] + "</body></html>")
+    static = Page(pages["summary"].read_text(encoding="utf-8").partition("<script>")[0] + "</body></html>")
     assert len([tag for tag, _ in static.seen if tag == "tr"]) == 1 + len(RUNS) + 1
     assert "button" not in {tag for tag, _ in static.seen}

@@ -34,6 +34,7 @@ from leakscope.run import published, sweep
 from leakscope.run.plan import from_document
 
 SCHEMA = json.loads(resources.files("leakscope.results").joinpath("results.schema.json").read_text("utf-8"))
+FOLDERS = [path.name for path in sorted(builders.FORMAT1.iterdir())]
 DOCUMENT = {
     "name": "Every kind",
     "defaults": builders.DEFAULTS,
@@ -64,6 +65,8 @@ def test_a_result_is_the_same_after_it_was_written_and_read(folder, report):
         again = store.load(folder, result.key)
         assert again == result
         assert again.found.model_dump_json() == result.found.model_dump_json()
+    for found in (one.found for name in FOLDERS for one in builders.golden(name) if one.found):
+        assert type(found).model_validate_json(found.model_dump_json()) == found
 
 
 def test_a_result_says_when_and_by_what_it_was_made(report):

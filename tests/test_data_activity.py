@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from builders import needs_files, refuses
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 NAMES = ["WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING"]
 
 
@@ -41,8 +38,7 @@ def test_windows_are_flat_one_axis_after_the_other(tmp_path: Path) -> None:
     train, test = (load("har", path=tmp_path / "har.npz", part=part) for part in ("train", "test"))
     assert train.y.tolist() == [5, 0, 5]
     assert torch.equal(test.x, data.x[2:3])
-    with pytest.raises(ArgumentError, match="part must be"):
-        load("har", path=tmp_path / "har.npz", part="val")
+    refuses(ArgumentError, "part must be", load, "har", path=tmp_path / "har.npz", part="val")
 
 
 def test_a_broken_file_of_windows_is_refused(tmp_path: Path) -> None:
@@ -53,8 +49,7 @@ def test_a_broken_file_of_windows_is_refused(tmp_path: Path) -> None:
         ({"x": np.full((4, 2, 3), np.nan)}, "must be finite, and 4 of 4 records"),
     ]
     for changes, said in cases:
-        with pytest.raises(DataError, match=said):
-            load("har", path=saved(tmp_path / "bad.npz", **changes))
+        refuses(DataError, said, load, "har", path=saved(tmp_path / "bad.npz", **changes))
 
 
 @pytest.fixture
@@ -97,11 +92,9 @@ def test_a_broken_folder_of_features_is_refused(published: Path) -> None:
         assert "\n" not in str(caught.value)
     file.write_text(whole)
     (published / "test" / "y_test.txt").write_text("0\n6\n")
-    with pytest.raises(DataError, match="must be integers from 0 to 5"):
-        load("har-folder", path=published)
+    refuses(DataError, "must be integers from 0 to 5", load, "har-folder", path=published)
     file.unlink()
-    with pytest.raises(DataError, match=r"must hold test/X_test\.txt"):
-        load("har-folder", path=published)
+    refuses(DataError, r"must hold test/X_test\.txt", load, "har-folder", path=published)
 
 
 @needs_files

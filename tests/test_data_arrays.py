@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import needs_files, refuses
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import from_npz, load
 from leakscope.data.files import sha256
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 N = 6
 X = np.arange(N * 2, dtype=np.float64).reshape(N, 2)
 Y = np.asarray([0, 1] * 3)
@@ -89,29 +86,24 @@ def test_a_file_that_is_no_npz_is_refused(tmp_path: Path) -> None:
     whole = saved(tmp_path).read_bytes()
     for content in (b"", b"text", whole[:-40], whole[: len(whole) // 2]):
         (tmp_path / "bad.npz").write_bytes(content)
-        with pytest.raises(DataError, match=r"bad\.npz"):
-            from_npz(tmp_path / "bad.npz", secrets="s")
+        refuses(DataError, r"bad\.npz", from_npz, tmp_path / "bad.npz", secrets="s")
     np.save(tmp_path / "one.npy", X)
-    with pytest.raises(DataError, match=r"one\.npy is not an npz"):
-        from_npz(tmp_path / "one.npy", secrets="s")
+    refuses(DataError, r"one\.npy is not an npz", from_npz, tmp_path / "one.npy", secrets="s")
 
 
 def test_flipped_bytes_are_noticed(tmp_path: Path) -> None:
     content = bytearray(saved(tmp_path, x=np.random.default_rng(0).random((N, 50))).read_bytes())
     content[500] ^= 255
     (tmp_path / "bad.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"'x' of .* cannot be read"):
-        from_npz(tmp_path / "bad.npz", secrets="s")
+    refuses(DataError, r"'x' of .* cannot be read", from_npz, tmp_path / "bad.npz", secrets="s")
 
 
 def test_a_foreign_zip_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "foreign.npz", "w") as archive:
         for name in ("x", "y", "s"):
             archive.writestr(name, "not an array")
-    with pytest.raises(DataError, match="is not an array"):
-        from_npz(tmp_path / "foreign.npz", secrets="s")
-    with pytest.raises(DataError, match="does not exist"):
-        from_npz(tmp_path / "nowhere.npz", secrets="s")
+    refuses(DataError, "is not an array", from_npz, tmp_path / "foreign.npz", secrets="s")
+    refuses(DataError, "does not exist", from_npz, tmp_path / "nowhere.npz", secrets="s")
 
 
 def test_a_fingerprint_is_the_sha256_of_the_file(tmp_path: Path) -> None:
@@ -151,8 +143,7 @@ def test_mnist_is_read_with_and_without_a_last_axis(tmp_path: Path, channel: tup
         ({"y_test": np.asarray([0, 10])}, "integers from 0 to 9"),
     ):
         np.savez(tmp_path / "bad.npz", **(parts | changes))  # type: ignore[arg-type]
-        with pytest.raises(DataError, match=said):
-            load("mnist", path=tmp_path / "bad.npz")
+        refuses(DataError, said, load, "mnist", path=tmp_path / "bad.npz")
 
 
 @needs_files
@@ -193,13 +184,10 @@ def test_a_file_that_does_not_ship_says_where_to_put_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
-    with pytest.raises(DataError, match=f"{name} needs .*LEAKSCOPE_DATA is not set; .* or give path="):
-        load(name)
+    refuses(DataError, f"{name} needs .*LEAKSCOPE_DATA is not set; .* or give path=", load, name)
     monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match=f"{name} needs .* does not hold it"):
-        load(name)
-    with pytest.raises(DataError, match=r"nowhere"):
-        load(name, path=tmp_path / "nowhere")
+    refuses(DataError, f"{name} needs .* does not hold it", load, name)
+    refuses(DataError, r"nowhere", load, name, path=tmp_path / "nowhere")
 
 
 @needs_files
@@ -213,5 +201,4 @@ def test_health_has_gender_inside_and_age_beside() -> None:
     assert torch.equal(data.x[:, data.positions("gender")].argmax(1), data.private["gender"])
     assert data.without("gender").x.shape[1] == 121
     assert load("health", inside=()).x.shape[1] == 121
-    with pytest.raises(ArgumentError, match="inside"):
-        load("health", inside="income")
+    refuses(ArgumentError, "inside", load, "health", inside="income")

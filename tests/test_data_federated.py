@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders import needs_files, refuses
 from PIL import Image
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 RNG = np.random.default_rng
 
 
@@ -138,26 +135,26 @@ def test_a_broken_binary_cifar_is_refused(tmp_path: Path) -> None:
         load("cifar10", path=folder, part="val")
 
 
-CIFAR_NPZ: dict[str, tuple[dict[str, np.ndarray], str]] = {
-    "one image too small": ({"x_test": np.zeros((2, 28, 28, 3), np.uint8)}, "records of one shape"),
-    "no bytes": (
-        {"x_train": np.zeros((2, 32, 32, 3)), "x_test": np.zeros((2, 32, 32, 3))},
-        "images of bytes, (n, 32, 32, 3), and they are float64",
-    ),
-    "a class too many": (
-        {"y_test": np.asarray([0, 10])},
-        "integers from 0 to 9, one for each class, and they",
-    ),
-    "fractions": ({"y_test": np.asarray([0.5, 1.0])}, "and they are float64"),
-    "words": ({"y_train": np.asarray(["a", "b"]), "y_test": np.asarray(["a", "b"])}, "and they are <U1"),
-    "a label too few": ({"y_test": np.asarray([1])}, "column 'class' has 3 rows where x has 4"),
-    "nine names": ({"class_names": np.asarray(list("abcdefghi"))}, "must name 10 classes, and it names 9"),
-}
+BYTES = "images of bytes, (n, 32, 32, 3), and they are float64"
+FLOATS = {"x_train": np.zeros((2, 32, 32, 3)), "x_test": np.zeros((2, 32, 32, 3))}
+WORDS = {"y_train": np.asarray(["a", "b"]), "y_test": np.asarray(["a", "b"])}
 
 
-@pytest.mark.parametrize("case", CIFAR_NPZ)
-def test_an_npz_that_is_no_cifar_is_refused(tmp_path: Path, case: str) -> None:
-    changes, said = CIFAR_NPZ[case]
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"x_test": np.zeros((2, 28, 28, 3), np.uint8)}, "records of one shape"),
+        (FLOATS, BYTES),
+        ({"y_test": np.asarray([0, 10])}, "integers from 0 to 9, one for each class, and they"),
+        ({"y_test": np.asarray([0.5, 1.0])}, "and they are float64"),
+        (WORDS, "and they are <U1"),
+        ({"y_test": np.asarray([1])}, "column 'class' has 3 rows where x has 4"),
+        ({"class_names": np.asarray(list("abcdefghi"))}, "must name 10 classes, and it names 9"),
+    ],
+)
+def test_an_npz_that_is_no_cifar_is_refused(
+    tmp_path: Path, changes: dict[str, np.ndarray], said: str
+) -> None:
     images, marks = np.zeros((2, 32, 32, 3), np.uint8), np.asarray([0, 9])
     good = {"x_train": images, "y_train": marks, "x_test": images, "y_test": marks}
     good["class_names"] = np.asarray(list("abcdefghij"))
@@ -236,28 +233,26 @@ def test_zeros_and_ones_are_not_scaled_when_they_are_split(tmp_path: Path) -> No
     assert [set(part.x.unique().tolist()) for part in parts] == [{0.0, 1.0}] * 3
 
 
-PURCHASES: dict[str, tuple[Callable[[str], str], str]] = {
-    "a row cut off": (lambda text: text[:-400], "(the number of columns changed from 601 to"),
-    "a feature too many": (
-        lambda text: text.replace("\n", ",1\n"),
-        "must hold 601 numbers in every row, and it holds 602",
-    ),
-    "a word": (lambda text: text.replace("0", "no", 1), "(could not convert string 'no' to uint8"),
-    "a two": (lambda text: text.replace(",0", ",2", 1), "features that are 0 or 1"),
-    "no rows": (lambda text: "", "(loadtxt: input contained no data"),
-    "labels from 0": (
-        lambda text: text.replace("1,", "0,", 1),
-        "must be integers from 1 to 100, one for each class, and they go from 0 to 100",
-    ),
-    "class 101": (lambda text: text.replace("100,", "101,", 1), "and they go from 1 to 101"),
-}
-
-
-@pytest.mark.parametrize("case", PURCHASES)
-def test_a_broken_table_of_purchases_is_refused(tmp_path: Path, case: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda text: text[:-400], "(the number of columns changed from 601 to"),
+        (lambda text: text.replace("\n", ",1\n"), "must hold 601 numbers in every row, and it holds 602"),
+        (lambda text: text.replace("0", "no", 1), "(could not convert string 'no' to uint8"),
+        (lambda text: text.replace(",0", ",2", 1), "features that are 0 or 1"),
+        (lambda text: "", "(loadtxt: input contained no data"),
+        (
+            lambda text: text.replace("1,", "0,", 1),
+            "integers from 1 to 100, one for each class, and they go from 0 to",
+        ),
+        (lambda text: text.replace("100,", "101,", 1), "and they go from 1 to 101"),
+    ],
+)
+def test_a_broken_table_of_purchases_is_refused(
+    tmp_path: Path, change: Callable[[str], str], said: str
+) -> None:
     x, y = table("purchase100")
     y[2:] = 50
-    change, said = PURCHASES[case]
     (tmp_path / "dataset_purchase").write_text(change(rows(y + 1, x)))
     assert said in refusal("purchase100", tmp_path / "dataset_purchase")
 
@@ -323,8 +318,7 @@ def test_without_separation_no_class_can_be_told_and_with_it_most_can() -> None:
 
 @pytest.mark.parametrize("option", [{"records": 1}, {"classes": 1}, {"separation": -0.1}])
 def test_settings_of_made_up_records_are_checked(option: dict[str, Any]) -> None:
-    with pytest.raises(ArgumentError, match=f"{next(iter(option))} must be at least"):
-        load("purchase-like", **option)
+    refuses(ArgumentError, f"{next(iter(option))} must be at least", load, "purchase-like", **option)
 
 
 # medical images and folders of images
@@ -361,8 +355,7 @@ def test_pneumonia_may_have_medmnists_names_or_ours(tmp_path: Path) -> None:
         assert data.y.tolist() == marks.tolist()
         assert data.values["finding"] == ("normal", "pneumonia")
         assert load("pneumonia", path=tmp_path / "p.npz", part="val").y.tolist() == [0]
-    with pytest.raises(ArgumentError, match="part must be"):
-        load("pneumonia", path=tmp_path / "p.npz", part="half")
+    refuses(ArgumentError, "part must be", load, "pneumonia", path=tmp_path / "p.npz", part="half")
     np.savez(tmp_path / "p.npz", **(ours | {"y_val": np.asarray([2])}))  # type: ignore[arg-type]
     assert "integers from 0 to 1" in refusal("pneumonia", tmp_path / "p.npz")
     del ours["y_val"]
@@ -391,8 +384,7 @@ def test_covid_leaves_out_what_has_no_finding_and_marks_what_is_not_known(tmp_pa
         ({"is_covid": np.asarray([1, 0, 0, 2, 0])}, "integers from 0 to 1"),
     ):
         np.savez(tmp_path / "c.npz", **(arrays | change))  # type: ignore[arg-type]
-        with pytest.raises(DataError, match=said):
-            load("covid", path=tmp_path / "c.npz")
+        refuses(DataError, said, load, "covid", path=tmp_path / "c.npz")
 
 
 @pytest.fixture

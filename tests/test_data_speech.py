@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from builders import needs_files, refuses
 
 from leakscope.core.errors import ArgumentError, DataError, MissingExtra
 from leakscope.data import load
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 CLIPS = ("1001_DFA_ANG_XX", "1002_DFA_SAD_XX", "1002_IEO_ANG_HI")
 PEOPLE = (
     "ActorID,Age,Sex,Race,Ethnicity\n1001,51,Male,Caucasian,Not Hispanic\n1002,21,Female,Asian,Hispanic\n"
@@ -57,30 +54,24 @@ def test_without_opensmile_the_pip_line_is_given(wavs: Path, monkeypatch: pytest
 
 
 def test_a_broken_cremad_folder_is_refused(wavs: Path) -> None:
-    with pytest.raises(ArgumentError, match="emotions must be at least 2 of ANG, SAD"):
-        load("cremad-folder", path=wavs)
+    refuses(ArgumentError, "emotions must be at least 2 of ANG, SAD", load, "cremad-folder", path=wavs)
     (wavs / "VideoDemographics.csv").write_text(PEOPLE.replace("1002", "1003"))
-    with pytest.raises(DataError, match="1002 is not in it"):
-        load("cremad-folder", path=wavs, emotions=("SAD", "ANG"))
+    refuses(DataError, "1002 is not in it", load, "cremad-folder", path=wavs, emotions=("SAD", "ANG"))
     (wavs / "VideoDemographics.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="ActorID and Sex"):
-        load("cremad-folder", path=wavs, emotions=("SAD", "ANG"))
+    refuses(DataError, "ActorID and Sex", load, "cremad-folder", path=wavs, emotions=("SAD", "ANG"))
     (wavs / "VideoDemographics.csv").unlink()
-    with pytest.raises(DataError, match=r"must hold VideoDemographics\.csv"):
-        load("cremad-folder", path=wavs)
+    refuses(DataError, r"must hold VideoDemographics\.csv", load, "cremad-folder", path=wavs)
 
 
 def test_a_clip_that_is_no_sound_is_named(wavs: Path) -> None:
     pytest.importorskip("opensmile", reason="opensmile comes with leakscope[audio]")
     (wavs / "AudioWAV" / f"{CLIPS[1]}.wav").write_bytes(b"RIFF")
-    with pytest.raises(DataError, match=CLIPS[1]):
-        load("cremad-folder", path=wavs, emotions=("SAD", "ANG"))
+    refuses(DataError, CLIPS[1], load, "cremad-folder", path=wavs, emotions=("SAD", "ANG"))
 
 
 def test_a_folder_without_clips_is_refused(tmp_path: Path) -> None:
     (tmp_path / "VideoDemographics.csv").write_text(PEOPLE)
-    with pytest.raises(DataError, match=r"1001_DFA_ANG_XX\.wav"):
-        load("cremad-folder", path=tmp_path)
+    refuses(DataError, r"1001_DFA_ANG_XX\.wav", load, "cremad-folder", path=tmp_path)
 
 
 @needs_files
@@ -92,5 +83,4 @@ def test_cremad_has_four_emotions_of_91_speakers() -> None:
     assert data.y.bincount().tolist() == [1_271, 1_271, 1_087, 1_271]
     assert len(data.value_names("speaker")) == 91
     assert load("cremad", emotions=("DIS", "FEA")).classes == 2
-    with pytest.raises(ArgumentError, match="emotions"):
-        load("cremad", emotions="ANG")
+    refuses(ArgumentError, "emotions", load, "cremad", emotions="ANG")

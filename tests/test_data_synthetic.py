@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.func import grad, vmap
 
@@ -75,7 +76,5 @@ def test_the_bayes_rate_is_chance_without_a_shift_and_one_with_a_large_one() -> 
     "options", [{"records": 1}, {"inputs": 0}, {"shift": -1.0}, {"shift": math.inf}, {"positive": 1.0}]
 )
 def test_settings_out_of_range_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ArgumentError, match=next(iter(options))):
-        synthetic(**options)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="batch"):
-        synthetic_bayes(shift=1, batch=0, positive=0.5)
+    refuses(ArgumentError, next(iter(options)), synthetic, **options)  # type: ignore[arg-type]
+    refuses(ArgumentError, "batch", synthetic_bayes, shift=1, batch=0, positive=0.5)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builders import needs_files, refuses
 
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError
@@ -18,9 +18,6 @@ from leakscope.core.rng import seeded
 from leakscope.data import load
 from leakscope.data.text import tokens
 
-needs_files = pytest.mark.skipif(
-    not os.environ.get("LEAKSCOPE_DATA"), reason="LEAKSCOPE_DATA names no folder of data files"
-)
 REVIEWS: dict[str, Any] = {
     "train": {
         "text": ["Bad, bad film!<br /><br />Bad.", "A film.", "It isn't bad: good good good good", "good"],
@@ -50,15 +47,8 @@ def published(folder: Path) -> Path:
 
 
 def test_words_are_runs_of_letters_and_digits_in_lower_case() -> None:
-    assert tokens("Don't — STOP_me<br />now, R2-D2's  café") == [
-        "don't",
-        "stop",
-        "me",
-        "now",
-        "r2",
-        "d2's",
-        "café",
-    ]
+    expected = ["don't", "stop", "me", "now", "r2", "d2's", "café"]
+    assert tokens("Don't — STOP_me<br />now, R2-D2's  café") == expected
     assert tokens("it\u2019s 'quoted' end'") == ["it's", "quoted", "end"]
     assert tokens("... !? <BR>") == []
 
@@ -134,22 +124,17 @@ def test_a_file_that_is_none_of_reviews_is_refused(tmp_path: Path, case: str) ->
 def test_broken_files_of_reviews_are_refused(tmp_path: Path) -> None:
     file = packed(tmp_path)
     file.write_bytes(file.read_bytes()[:-20])
-    with pytest.raises(DataError, match="is not a JSON file that gzip packed"):
-        load("imdb", path=file)
+    refuses(DataError, "is not a JSON file that gzip packed", load, "imdb", path=file)
     file.write_text("{}")
-    with pytest.raises(DataError, match="is not a JSON file that gzip packed"):
-        load("imdb", path=file)
-    with pytest.raises(DataError, match="must hold train/neg, and does not"):
-        load("imdb", path=tmp_path)
+    refuses(DataError, "is not a JSON file that gzip packed", load, "imdb", path=file)
+    refuses(DataError, "must hold train/neg, and does not", load, "imdb", path=tmp_path)
     folder = published(tmp_path / "aclImdb")
     (folder / "train/neg/0_1.txt").write_bytes(b"caf\xe9")
-    with pytest.raises(DataError, match=r"0_1\.txt is not a text that can be read"):
-        load("imdb", path=folder)
+    refuses(DataError, r"0_1\.txt is not a text that can be read", load, "imdb", path=folder)
     for review in (folder / "test").glob("*/*.txt"):
         review.unlink()
     (folder / "train/neg/0_1.txt").write_text("fine")
-    with pytest.raises(DataError, match=r"test must hold reviews named like pos/0_9\.txt"):
-        load("imdb", path=folder)
+    refuses(DataError, r"test must hold reviews named like pos/0_9\.txt", load, "imdb", path=folder)
     for setting in ({"words": 0}, {"length": 0}):
         with pytest.raises(ArgumentError, match=f"{next(iter(setting))} must be at least 1, got 0"):
             load("imdb", path=folder, part="train", **setting)

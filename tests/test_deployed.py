@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import warnings
 from dataclasses import replace
@@ -10,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from scipy import stats
 
 from leakscope import (
@@ -31,7 +31,6 @@ from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import flatten
 from leakscope.data import synthetic
-from leakscope.defenses import deployed
 from leakscope.defenses.deployed import (
     FlowerAdaptiveClipping,
     FlowerFixedClipping,
@@ -42,12 +41,6 @@ from leakscope.defenses.deployed import (
 from leakscope.measures.epsilon import classical_epsilon, gaussian_epsilon
 from leakscope.models import build, parameters
 from leakscope.training import federate
-
-
-@pytest.fixture
-def layers():
-    rng = seeded(0, "layers")
-    return {"w": torch.randn(6, 4, 5, generator=rng), "b": torch.randn(6, 7, generator=rng)}
 
 
 def release(defense: Defense, layers, *, batch: int = 16, seed: int = 1):
@@ -80,10 +73,7 @@ def test_at_its_null_setting_a_filter_changes_nothing(defense, layers):
 
 
 @pytest.mark.parametrize("defense", DEFAULTS, ids=repr)
-def test_a_filter_is_frozen_repeats_itself_and_leaves_its_input_alone(defense, layers):
-    assert dataclasses.is_dataclass(defense)
-    assert defense.__dataclass_params__.frozen
-    assert eval(repr(defense), vars(deployed)) == defense
+def test_a_filter_repeats_itself_and_leaves_its_input_alone(defense, layers):
     before = {name: tensor.clone() for name, tensor in layers.items()}
     first, second = release(defense, layers), release(defense, layers)
     assert all(first[name].equal(second[name]) for name in layers)
@@ -127,8 +117,7 @@ def test_a_parameter_without_a_shape_goes_out_as_it_is(defense, layers):
     ],
 )
 def test_settings_out_of_their_range_are_refused(make, words):
-    with pytest.raises(ArgumentError, match=words):
-        make()
+    refuses(ArgumentError, words, make)
 
 
 # Flower

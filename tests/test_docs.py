@@ -261,12 +261,8 @@ def test_the_guard_of_the_readme_hides_the_secret_from_one_draw_and_less_from_si
     names: dict = {}
     exec(code, names)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[:2] for line in lines] == [
-        ["Network", "1"],
-        ["Fisher", "1"],
-        ["Network", "16"],
-        ["Fisher", "16"],
-    ]
+    expected = [["Network", "1"], ["Fisher", "1"], ["Network", "16"], ["Fisher", "16"]]
+    assert [line[:2] for line in lines] == expected
     assert all(float(line[2]) < 0.75 for line in lines[:2])
 
 

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from scipy import integrate, special, stats
 from sklearn.feature_selection import mutual_info_classif, mutual_info_regression
 
@@ -267,11 +268,8 @@ def test_the_posterior_bound_is_the_information_for_the_true_posterior_only():
 
 
 @pytest.mark.parametrize("kind", [MINE, InfoNCE, CLUB, NearestNeighbours])
-def test_an_estimator_is_frozen_repeats_itself_and_leaves_its_inputs_alone(kind):
+def test_an_estimator_repeats_itself_and_leaves_its_inputs_alone(kind):
     made = kind() if kind is NearestNeighbours else kind(hidden=8, epochs=2)
-    assert eval(repr(made), vars(estimators) | {"NearestNeighbours": NearestNeighbours}) == made
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        made.level = 0.5
     x, y, _ = gaussians(2, 0.5, 100, seeded(14, "pairs"))
     before = x.clone(), y.clone()
     state = torch.random.get_rng_state()
@@ -297,8 +295,7 @@ def test_an_estimator_is_frozen_repeats_itself_and_leaves_its_inputs_alone(kind)
     ],
 )
 def test_what_cannot_be_estimated_is_refused(make, words):
-    with pytest.raises(ArgumentError, match=words):
-        make()
+    refuses(ArgumentError, words, make)
 
 
 def records(n, rng):
@@ -349,11 +346,9 @@ def test_layers_are_measured_on_single_distinct_records_of_one_round():
     def measure(channel, rows, **settings):
         return layer_information(channel, Batch(data, rows), NearestNeighbours(), rng=rng, **settings)
 
-    with pytest.raises(ArgumentError, match="of one record a trial, got 2"):
-        measure(once, rows.view(30, 2))
+    refuses(ArgumentError, "of one record a trial, got 2", measure, once, rows.view(30, 2))
     with pytest.raises(ArgumentError, match="of distinct records, got '60 repetitions'"):
         measure(once, torch.cat([rows, rows]))
     with pytest.raises(ArgumentError, match="of one round, got 2"):
         measure(dataclasses.replace(once, rounds=once.rounds * 2), rows)
-    with pytest.raises(ArgumentError, match="'input' or 'label', got 'sex'"):
-        measure(once, rows, target="sex")
+    refuses(ArgumentError, "'input' or 'label', got 'sex'", measure, once, rows, target="sex")

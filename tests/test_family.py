@@ -7,29 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 
-from leakscope import (
-    MLP,
-    PCA,
-    Dataset,
-    Family,
-    GradientChannel,
-    Inference,
-    Knowledge,
-    Logistic,
-    Plain,
-    Posterior,
-    RandomForest,
-    Silent,
-    Sketch,
-    Through,
-    UnitMax,
-    auroc,
-    play,
-    seeded,
-    success_rate,
-    v_information,
-)
+import leakscope as ls
 from leakscope.attacks.family import RIDGE, _calibrated
 from leakscope.core.calibration import learn_calibration
 from leakscope.core.errors import ArgumentError, DataError
@@ -37,9 +17,13 @@ from leakscope.core.nouns import Release
 from leakscope.data import synthetic
 from leakscope.models import build, parameters
 
-FOREST = RandomForest(30, leaf=5)
-SMALL = Family(
-    (Posterior(FOREST, UnitMax()), Posterior(FOREST, Sketch(64)), Posterior(Logistic(), Sketch(64)))
+FOREST = ls.RandomForest(30, leaf=5)
+SMALL = ls.Family(
+    (
+        ls.Posterior(FOREST, ls.UnitMax()),
+        ls.Posterior(FOREST, ls.Sketch(64)),
+        ls.Posterior(ls.Logistic(), ls.Sketch(64)),
+    )
 )
 
 
@@ -47,57 +31,51 @@ SMALL = Family(
 def world():
     """Records whose group shifts the first input far, and the gradients of a small net before training."""
     train, _, public = synthetic(records=3_000, shift=4.0).split(
-        seeded(0, "split"), secret="group", train=1_500, public=800
+        ls.seeded(0, "split"), secret="group", train=1_500, public=800
     )
-    model = build(MLP((8,)), train, seeded(0, "model"))
-    games = Inference(train, "group", 8, "uniform"), Inference(public, "group", 8, "uniform")
-    return games, GradientChannel(model, (parameters(model),))
+    model = build(ls.MLP((8,)), train, ls.seeded(0, "model"))
+    games = ls.Inference(train, "group", 8, "uniform"), ls.Inference(public, "group", 8, "uniform")
+    return *games, ls.GradientChannel(model, (parameters(model),))
 
 
-@pytest.fixture(scope="module")
-def game(world):
-    return world[0]
+def told(own, public, channel, *, rehearsals=300, trials=300, seed=0, **options):
+    knowledge = ls.Knowledge(public, channel, rehearsals, **options)
+    return ls.play(own, channel, SMALL, knowledge, trials=trials, rng=ls.seeded(seed, "play"))
 
 
-@pytest.fixture(scope="module")
-def channel(world):
-    return world[1]
-
-
-def test_nothing_is_found_through_silence_and_all_through_plain_words(game):
-    own, public = game
-    for channel, information, rate in ((Silent(), 0.0, 0.5), (Plain(), math.log(2), 1.0)):
-        played = play(own, channel, SMALL, Knowledge(public, channel, 300), trials=300, rng=seeded(0, "play"))
-        assert v_information(played, calibrate=False).value == pytest.approx(information, abs=0.05)
-        found = success_rate(played)
+def test_nothing_is_found_through_silence_and_all_through_plain_words(world):
+    own, public, _ = world
+    for channel, information, rate in ((ls.Silent(), 0.0, 0.5), (ls.Plain(), math.log(2), 1.0)):
+        played = told(own, public, channel)
+        assert ls.v_information(played, calibrate=False).value == pytest.approx(information, abs=0.05)
+        found = ls.success_rate(played)
         assert found.low <= rate <= found.high
 
 
-def test_a_layer_alone_and_a_layer_that_tells_nothing(game, channel):
-    own, public = game
-    found = {}
-    for names in (("0.weight", "0.bias"), ("2.bias",)):
-        through = Through(channel, names)
-        played = play(own, through, SMALL, Knowledge(public, through, 400), trials=400, rng=seeded(1, "play"))
-        found[names] = v_information(played, calibrate=False)
-    first, last = found.values()
+def test_a_layer_alone_and_a_layer_that_tells_nothing(world):
+    own, public, channel = world
+    first, last = (
+        ls.v_information(
+            told(own, public, ls.Through(channel, names), rehearsals=400, trials=400, seed=1), calibrate=False
+        )
+        for names in (("0.weight", "0.bias"), ("2.bias",))
+    )
     assert first.low > 0.1
     assert last.value < first.low
 
 
-def test_its_probabilities_are_calibrated_without_being_fitted_again(game, channel):
-    own, public = game
-    played = play(
-        own,
-        channel,
-        SMALL,
-        Knowledge(public, channel, 600, calibration=0),
-        trials=1_000,
-        rng=seeded(2, "play"),
-    )
-    as_said = v_information(played, calibrate=False)
-    again = v_information(played)
+def test_its_probabilities_are_calibrated_without_being_fitted_again(world):
+    played = told(*world, rehearsals=600, trials=1_000, seed=2, calibration=0)
+    as_said, again = ls.v_information(played, calibrate=False), ls.v_information(played)
     assert as_said.value == pytest.approx(again.value, abs=0.03)
+
+
+def test_a_family_that_only_sees_noise_loses_next_to_nothing_by_it(world):
+    def noise(batch, secret, rng):
+        return (Release.of({"noise": torch.randn(len(batch), 40, generator=rng)}),)
+
+    played = told(*world[:2], noise, trials=200)
+    assert ls.v_information(played, calibrate=False).value == pytest.approx(0, abs=0.02)
 
 
 def test_the_calibration_is_that_of_scikit_learns_platt_scaling():
@@ -115,75 +93,59 @@ def test_the_calibration_is_that_of_scikit_learns_platt_scaling():
 def test_each_fold_is_dealt_from_its_own_people():
     data = synthetic(records=600)
     people = torch.arange(600) // 5
-    data = Dataset(
+    data = ls.Dataset(
         data.x, data.y, {**data.private, "person": people}, values=data.values, columns=data.columns
     )
-    family = Family(by="person", folds=3)
-    parts = family.folded(Knowledge(Inference(data, "group", 4), Silent(), 90), seeded(0, "fold"))
+    family = ls.Family(by="person", folds=3)
+    parts = family.folded(ls.Knowledge(ls.Inference(data, "group", 4), ls.Silent(), 90), ls.seeded(0, "fold"))
     groups = [set(part.game.data.private["person"].tolist()) for part in parts]
     assert sum(map(len, groups)) == len(set.union(*groups)) == 120
     assert [part.trials for part in parts] == [30, 30, 30]
     with pytest.raises(DataError, match="cannot be cut into"):
-        Family(by="group", folds=3).folded(
-            Knowledge(Inference(data, "group", 4), Silent(), 90), seeded(0, "f")
+        ls.Family(by="group", folds=3).folded(
+            ls.Knowledge(ls.Inference(data, "group", 4), ls.Silent(), 90), ls.seeded(0, "f")
         )
 
 
-def test_a_family_that_only_sees_noise_loses_next_to_nothing_by_it(game):
-    class Noisy:
-        def __call__(self, batch, secret, rng):
-            return (Release.of({"noise": torch.randn(len(batch), 40, generator=rng)}),)
-
-    own, public = game
-    played = play(own, Noisy(), SMALL, Knowledge(public, Noisy(), 300), trials=200, rng=seeded(0, "noise"))
-    assert v_information(played, calibrate=False).value == pytest.approx(0, abs=0.02)
-
-
-def test_the_same_rng_gives_the_same_guesses(game, channel):
-    own, public = game
-    runs = [
-        play(own, channel, SMALL, Knowledge(public, channel, 300), trials=100, rng=seeded(3, "play"))
-        for _ in range(2)
-    ]
-    assert torch.equal(runs[0].guesses, runs[1].guesses)
-    assert auroc(runs[0]).value > 0.5
-
-
-def test_a_family_refuses_what_it_cannot_read(parts):
-    with pytest.raises(ArgumentError, match="on reductions that learn nothing"):
-        Family((Posterior(Logistic(), PCA(5)),))
-    with pytest.raises(ArgumentError, match="at least 2"):
-        Family(folds=1)
+def test_a_family_refuses_what_it_cannot_read():
+    refuses(
+        ArgumentError,
+        "on reductions that learn nothing",
+        ls.Family,
+        (ls.Posterior(ls.Logistic(), ls.PCA(5)),),
+    )
+    refuses(ArgumentError, "at least 2", ls.Family, folds=1)
 
 
 def test_unit_max_is_one_value_per_input_of_a_linear_layer_and_per_filter_of_a_convolution():
     rng = torch.Generator().manual_seed(0)
     linear, conv, bias = (torch.randn(3, *shape, generator=rng) for shape in ((5, 7), (2, 3, 4, 4), (5,)))
-    found = UnitMax().of({"weight": linear, "bias": bias})
+    found = ls.UnitMax().of({"weight": linear, "bias": bias})
     expected = linear.abs().amax(1)
     assert torch.allclose(found, expected / expected.norm(dim=1, keepdim=True))
-    assert UnitMax("inputs").of({"weight": linear}).shape == (3, 5)
-    assert UnitMax().of({"conv": conv}).shape == (3, 6)
-    assert UnitMax(most=5).of({"conv": conv}).shape == (3, 3)
-    assert UnitMax().of({"bias": bias}).shape == (3, 5)
-    assert not UnitMax().of({"weight": torch.zeros(2, 5, 7)}).isnan().any()
+    assert ls.UnitMax("inputs").of({"weight": linear}).shape == (3, 5)
+    assert ls.UnitMax().of({"conv": conv}).shape == (3, 6)
+    assert ls.UnitMax(most=5).of({"conv": conv}).shape == (3, 3)
+    assert ls.UnitMax().of({"bias": bias}).shape == (3, 5)
+    assert not ls.UnitMax().of({"weight": torch.zeros(2, 5, 7)}).isnan().any()
 
 
 def test_a_sketch_keeps_distances_on_average_and_narrow_layers_whole():
     rng = torch.Generator().manual_seed(0)
     wide = torch.randn(40, 5_000, generator=rng)
-    found = Sketch(512).of({"w": wide})
+    found = ls.Sketch(512).of({"w": wide})
     scaled = wide / wide.norm(dim=1, keepdim=True)
     ratio = torch.pdist(found).square() / torch.pdist(scaled).square()
     assert found.shape == (40, 512)
     assert float(ratio.mean()) == pytest.approx(1, abs=0.02)
-    assert torch.equal(Sketch(512).of({"w": wide}), found)
-    assert Sketch(512).of({"w": wide[:, :9]}).shape == (40, 9)
+    assert torch.equal(ls.Sketch(512).of({"w": wide}), found)
+    assert ls.Sketch(512).of({"w": wide[:, :9]}).shape == (40, 9)
 
 
-def test_a_game_without_records_to_cut_is_refused(parts):
+def test_a_game_without_records_to_cut_is_refused():
     class Bare:
         batch, chances = 1, torch.tensor([0.5, 0.5])
 
-    with pytest.raises(ArgumentError, match="cut into folds"):
-        SMALL(Knowledge(Bare(), Silent(), 100), seeded(0, "bare"))
+    refuses(
+        ArgumentError, "cut into folds", SMALL, ls.Knowledge(Bare(), ls.Silent(), 100), ls.seeded(0, "bare")
+    )

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from builders import refuses, same
 from torch import nn
 
 with warnings.catch_warnings():  # Flower imports typer, which asks click for a name that click retires
@@ -67,10 +68,6 @@ def net() -> nn.Sequential:
     return initialised(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), seeded(0, "net"))
 
 
-def same(a, b) -> bool:
-    return list(a) == list(b) and all(torch.equal(a[name], b[name]) for name in a)
-
-
 def tensors(record: ArrayRecord) -> dict[str, torch.Tensor]:
     return dict(record.to_torch_state_dict())
 
@@ -86,11 +83,21 @@ def trained(received, node: int, r: int) -> dict[str, torch.Tensor]:
     }
 
 
+def asking(arrays, *, node: int = 1, kind: str = "train") -> Message:
+    """A server's message with these arrays."""
+    content = {"arrays": ArrayRecord(arrays), "config": ConfigRecord({"server-round": 1})}
+    return Message(RecordDict(content), dst_node_id=node, message_type=kind)
+
+
+def replying(message: Message, arrays, **metrics: float) -> Message:
+    content = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 4} | metrics)}
+    return Message(RecordDict(content), reply_to=message)
+
+
 def honest(message: Message, context: Context) -> Message:
     node, r = context.node_id, message.content["config"]["server-round"]
-    arrays = ArrayRecord(trained(tensors(message.content["arrays"]), node, r))
-    metrics = MetricRecord({"num-examples": 10 * node, "loss": 0.5})
-    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+    arrays = trained(tensors(message.content["arrays"]), node, r)
+    return replying(message, arrays, **{"num-examples": 10 * node, "loss": 0.5})
 
 
 @dataclass
@@ -269,8 +276,7 @@ def test_a_reply_that_cannot_be_recorded_is_named_in_one_sentence(change, words,
         change(reply.content)
         return reply
 
-    with pytest.raises(DataError, match=words):
-        run(recording_strategy(fedavg(), tmp_path, model=net()), Wire(client))
+    refuses(DataError, words, run, recording_strategy(fedavg(), tmp_path, model=net()), Wire(client))
 
 
 def test_a_pickled_array_is_never_opened(tmp_path):
@@ -299,10 +305,7 @@ def answer(mod, *, train=honest, kind="train", node=7, context=None) -> tuple[di
     app = ClientApp(mods=[mod])
     app.train()(train)
     app.evaluate()(train)
-    content = RecordDict(
-        {"arrays": ArrayRecord(net().state_dict()), "config": ConfigRecord({"server-round": 1})}
-    )
-    message = Message(content, dst_node_id=node, message_type=kind)
+    message = asking(net().state_dict(), node=node, kind=kind)
     context = context or Context(1, node, {}, RecordDict(), {})
     received = tensors(message.content["arrays"])
     reply = app(copy.deepcopy(message), context)
@@ -323,14 +326,9 @@ def test_no_defense_sends_what_was_trained_bit_by_bit():
             * 10.0 ** torch.randint(-30, 5, tensor.shape, generator=rng)
             for name, tensor in tiny.state_dict().items()
         }
-        return Message(
-            RecordDict({"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 4})}),
-            reply_to=message,
-        )
+        return replying(message, arrays)
 
-    content = RecordDict({"arrays": ArrayRecord(tiny.state_dict())})
-    message = Message(content, dst_node_id=1, message_type="train")
-    context = Context(1, 1, {}, RecordDict(), {})
+    message, context = asking(tiny.state_dict()), Context(1, 1, {}, RecordDict(), {})
     bare = client(message, context)
     for mod in (defense_mod(Defense()), defense_mod(Chain(), scale=0.37), defense_mod(Noise(0.0), seed=0)):
         assert same(tensors(mod(message, context, client).content["arrays"]), tensors(bare.content["arrays"]))
@@ -355,16 +353,9 @@ def test_sign_moves_every_parameter_by_the_scale(scale):
     torch.testing.assert_close(flat(tensors(reply.content["arrays"])).float(), expected.float())
 
 
-def wide(message, context):
-    arrays = ArrayRecord({"layer": torch.zeros(100, 400)})
-    return Message(
-        RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 4})}), reply_to=message
-    )
-
-
 def upload(mod, context) -> torch.Tensor:
-    content = RecordDict({"arrays": ArrayRecord({"layer": torch.zeros(100, 400)})})
-    reply = mod(Message(content, dst_node_id=1, message_type="train"), context, wide)
+    arrays = {"layer": torch.zeros(100, 400)}
+    reply = mod(asking(arrays), context, lambda message, _: replying(message, arrays))
     return tensors(reply.content["arrays"])["layer"]
 
 
@@ -406,9 +397,7 @@ def test_only_training_replies_that_succeeded_are_defended():
 def test_an_app_that_empties_its_message_is_defended_all_the_same():
     def hungry(message, context):
         arrays = message.content["arrays"].to_torch_state_dict(keep_input=False)
-        metrics = MetricRecord({"num-examples": 4})
-        reply = {"arrays": ArrayRecord(trained(arrays, 7, 1)), "metrics": metrics}
-        return Message(RecordDict(reply), reply_to=message)
+        return replying(message, trained(arrays, 7, 1))
 
     *_, expected = answer(defense_mod(Pruning(0.75)))
     *_, reply = answer(defense_mod(Pruning(0.75)), train=hungry)
@@ -426,13 +415,7 @@ def test_a_layer_can_be_named_and_counters_pass():
         reply.content["arrays"]["count"] = Array(np.array(5))
         return reply
 
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({**net().state_dict(), "count": torch.tensor(4)}),
-            "config": ConfigRecord({"server-round": 1}),
-        }
-    )
-    message = Message(content, dst_node_id=7, message_type="train.again")
+    message = asking({**net().state_dict(), "count": torch.tensor(4)}, node=7, kind="train.again")
     reply = defense_mod(Sign())(message, Context(1, 7, {}, RecordDict(), {}), counted)
     assert tensors(reply.content["arrays"])["count"] == 5
 
@@ -461,8 +444,7 @@ def test_what_cannot_be_defended_is_not_sent(change, words):
         change(reply.content)
         return reply
 
-    with pytest.raises(DataError, match=words):
-        answer(defense_mod(Sign()), train=client)
+    refuses(DataError, words, answer, defense_mod(Sign()), train=client)
 
 
 @pytest.mark.parametrize("name", sorted({*roles("defense")} - {"Within", "Chain", "Defense"}))
@@ -482,8 +464,7 @@ def test_every_defense_changes_the_upload_or_is_refused(name):
     "defense", [DPSGD(), VIB(), Chain(Pruning(), DPSGD()), Within(DPSGD(), ("0.weight",))]
 )
 def test_what_acts_inside_training_is_sent_there(defense):
-    with pytest.raises(ArgumentError, match=r"must act on a finished update.* inside the local steps"):
-        defense_mod(defense)
+    refuses(ArgumentError, r"must act on a finished update.* inside the local steps", defense_mod, defense)
 
 
 def test_a_defense_that_would_do_nothing_is_refused():

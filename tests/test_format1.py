@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 from builders import FORMAT1
 from markupsafe import Markup
 
+from leakscope.results import store
+
 APPETITE = '[[limit]]\nsecret = "*"\nmeasure = "{}"\nat_most = {}\nadversary = "any"\n'
+NOW = {
+    "success_rate": "success",
+    "any": "certified",
+    "NearestNeighbours": "estimate",
+}  # fields that were renamed
 
 
 @pytest.fixture(params=sorted(path.name for path in FORMAT1.iterdir()))
 def folder(request, tmp_path):
     return shutil.copytree(FORMAT1 / request.param, tmp_path / request.param)
+
+
+def intervals(node, at=""):
+    """Every estimate in a document, under the name of its field."""
+    if isinstance(node, dict):
+        if {"value", "low", "high"} <= set(node):
+            yield NOW.get(at, at), node["value"], node["low"], node["high"]
+        for key, item in node.items():
+            yield from () if key == "sure" else intervals(item, key)  # the same at another level
+    elif isinstance(node, list):
+        for item in node:
+            yield from intervals(item, at)
+
+
+def test_every_estimate_of_the_first_format_is_read_as_it_was_written(folder):
+    for result in store.results(folder):
+        written = json.loads((folder / "cells" / f"{result.key}.json").read_text())
+        found = result.found.model_dump(mode="json") if result.found else {}
+        assert Counter(intervals(found)) == Counter(intervals(written))
 
 
 def test_every_command_takes_a_folder_of_the_first_format(leakscope, tmp_path, folder):

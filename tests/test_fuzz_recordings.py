@@ -78,6 +78,7 @@ def test_a_broken_index_is_continued_or_refused_and_left_as_it_was(tmp_path):
 
     def check(index):
         (run / "recording.json").write_bytes(index)
+        works_or_says_why(lambda: audited(run))
         refused = works_or_says_why(lambda: Recorder(run, net(), model_name="net").global_model(1, net(1)))
         if refused:
             assert (run / "recording.json").read_bytes() == index
@@ -91,11 +92,14 @@ def test_a_scratched_file_is_read_or_refused_in_one_sentence(tmp_path):
     run = tmp_path / "run"
     record(run, rounds=1)
     name = "round-000000-client-bob.safetensors"
-    whole = (run / name).read_bytes()
+    whole, sent = (run / name).read_bytes(), Recording(run).uploaded(0, "bob")
 
     def check(content):
         (run / name).write_bytes(content)
-        works_or_says_why(lambda: audited(run))
+        if refused := works_or_says_why(lambda: audited(run)):
+            assert name in str(refused)
+        else:  # a blank that pads the header
+            assert all(torch.equal(sent[key], p) for key, p in Recording(run).uploaded(0, "bob").items())
 
     fuzz("files of recordings", scratched(whole), check)
 

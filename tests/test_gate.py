@@ -5,34 +5,30 @@ from __future__ import annotations
 import json
 import math
 import re
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 
 import builders
 import numpy as np
 import pytest
 import tomli_w
 import torch
+from builders import HOSTILE, fail, golden, refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 from scipy import stats
 
-from leakscope import Transcript, advantage, auroc, tpr_at_fpr
+from leakscope import Transcript, auroc
 from leakscope.audits.inference.audit import measure
-from leakscope.core.basis import Effective, Mean
+from leakscope.core.basis import Effective
 from leakscope.core.errors import PlanError
-from leakscope.measures.information import mutual_information
-from leakscope.measures.success import guessing, roc, success_rate
+from leakscope.measures.success import guessing, roc
 from leakscope.report import page
 from leakscope.results import gate, store
 from leakscope.results.gate.readings import read
-from leakscope.results.result import Result
 from leakscope.run import experiment
 
 PASS, FAIL, OPEN = 0, 1, 3
-GOLDEN = Path(__file__).parent / "golden" / "format1"
-HOSTILE = "<script>alert(1)</script><img src=x>{{ 7 * 7 }}"
 SIGN = {"name": "Sign"}
 
 
@@ -69,12 +65,6 @@ def real(kind="game", **changes):
     return experiment.run(builders.cell(kind, **changes), 0)
 
 
-@cache
-def golden(name):
-    """Results of a real run of every kind, kept from the first format."""
-    return tuple(store.results(GOLDEN / name))
-
-
 def game(hits=1000, n=2000, *, seed=0, column="group", defense=None, adaptive=True, played=None, **found):
     """A real result whose scores are those of a transcript with so many hits."""
     played = transcript(hits, n, seed=seed) if played is None else played
@@ -85,10 +75,6 @@ def game(hits=1000, n=2000, *, seed=0, column="group", defense=None, adaptive=Tr
     cell = base.cell.model_copy(update=asked)
     key = {"key": cell.key(seed), "seed": seed, "cell": cell}
     return base.model_copy(update=key | {"found": base.found.model_copy(update=told | found)})
-
-
-def lost(result, error="no disk."):
-    return Result(key=result.key, seed=result.seed, kind=result.kind, cell=result.cell, error=error)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5])
@@ -108,29 +94,6 @@ def test_an_advantage_is_judged_by_clopper_and_pearson_alone(share):
         assert code(wanted, one) == expected, hits
 
 
-MEASURES = {
-    "success": success_rate, "advantage": advantage, "auroc": auroc, "information": mutual_information,
-    "tpr_at_1%": tpr_at_fpr, "tpr_at_0.1%": partial(tpr_at_fpr, fpr=0.001),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.999])
-@pytest.mark.parametrize(("hits", "n"), [(700, 1001), (1900, 2000), (30, 40), (0, 60), (60, 60), (5, 9)])
-def test_what_is_computed_again_is_what_the_measures_give_at_that_level(hits, n, level):
-    """Counts, Effective (by Student's t where trials are few), Deviation and Alarms."""
-    played = transcript(hits, n, seed=3)
-    stored = dict(measure(played).present())
-    assert stored.keys() == MEASURES.keys()
-    assert (stored["auroc"].basis.degrees is not None) == (n < 100)
-    for name, again in MEASURES.items():
-        exact, basis = again(played, level=level), stored[name].basis
-        if name == "information":  # its floor by Fano is not part of the basis, which is then the weaker
-            assert basis.low((1 - level) / 2) <= exact.low + 1e-9
-            continue
-        assert basis.low((1 - level) / 2) == pytest.approx(exact.low, abs=1e-9), name
-        assert basis.high((1 - level) / 2) == pytest.approx(exact.high, abs=1e-9), name
-
-
 def test_what_a_result_of_the_first_format_rests_on_gives_its_own_interval_back():
     rows = [row for one in golden("inference") if one.found for r in read(one) for row in r.measured.values()]
     resting = [row for row in rows if row.basis is not None]
@@ -139,13 +102,6 @@ def test_what_a_result_of_the_first_format_rests_on_gives_its_own_interval_back(
         tail = (1 - row.level) / 2
         assert row.basis.low(tail) == pytest.approx(row.low, abs=1e-6)
         assert row.basis.high(tail) == pytest.approx(row.high, abs=1e-6)
-
-
-def test_the_limits_of_a_mean_are_the_means_of_limits():
-    parts = tuple(measure(transcript(hits, 400)).tpr_at_1.basis for hits in (250, 390))
-    both = Mean(0.5, 800, parts)
-    assert both.high(0.01) == pytest.approx(sum(part.high(0.01) for part in parts) / 2)
-    assert both.low(0.01) == pytest.approx(sum(part.low(0.01) for part in parts) / 2)
 
 
 def of_three(n=3000):
@@ -201,22 +157,6 @@ def test_more_seeds_never_make_failing_by_chance_likelier_than_was_asked():
     assert codes.count(PASS) <= stats.binom.ppf(0.999, 80, 0.05)
 
 
-@pytest.mark.parametrize(
-    ("hits", "n", "at_most"), [(530, 1000, 0.1), (530, 1000, 0.02), (60, 100, 0.3), (300, 400, 0.45)]
-)
-def test_as_many_trials_as_are_said_decide_in_nine_audits_of_ten(hits, n, at_most):
-    (judged,) = gate.judge(appetite(limit(at_most=at_most)), [game(hits, n)]).limits
-    assert judged.combined == "not enough evidence"
-    trials, by = judged.enough
-    assert by == "inverting Clopper-Pearson"
-    rate, edge = hits / n, 0.5 + at_most / 2
-    drawn = np.random.default_rng(1).binomial(trials, rate, 4000)
-    which = "less" if rate < edge else "greater"
-    wins = {int(k): stats.binomtest(int(k), trials, edge, which).pvalue <= 0.05 for k in set(drawn)}
-    assert np.mean([wins[int(k)] for k in drawn]) > 0.9 - 3 * np.sqrt(0.09 / 4000)
-    assert trials > n
-
-
 def test_trials_by_the_normal_approximation_put_the_expected_interval_on_one_side():
     one = game(600, 1000)
     area = one.found.scores.auroc
@@ -246,7 +186,7 @@ def test_a_bound_of_the_mechanism_passes_what_trials_leave_open_and_never_what_t
 def test_what_failed_or_is_missing_never_passes(tmp_path):
     wanted, good = appetite(limit()), game(1000, 2000)
     assert code(wanted, good) == PASS
-    assert code(wanted, good, lost(game(seed=1))) == OPEN
+    assert code(wanted, good, fail(game(seed=1))) == OPEN
     assert code(wanted) == OPEN
     document = {"seeds": [0, 1], "defaults": builders.DEFAULTS, "cell": [builders.KINDS["game"]]}
     text = tomli_w.dumps(document)
@@ -329,8 +269,7 @@ def test_a_name_that_no_result_has_is_an_error_with_those_that_there_are(
     what, name, there, tmp_path, leakscope
 ):
     one = game(1000, 2000, defense=SIGN)
-    with pytest.raises(PlanError, match=there):
-        gate.judge(appetite(limit(**{what: name})), [one])
+    refuses(PlanError, there, gate.judge, appetite(limit(**{what: name})), [one])
     text = tomli_w.dumps({"cell": [one.cell.described | {"observe": [1, 2]}]})
     one = one.model_copy(update={"cell": gate.readings.plan_of(text).cell[0]})
     store.claim(tmp_path / "run", text, gate.readings.plan_of(text).digest)
@@ -368,26 +307,15 @@ def test_a_bad_appetite_is_refused_in_one_sentence(text, words):
     assert str(caught.value).endswith(".")
 
 
-def section(results, verdict):
-    return page.render(results, plan="", title="x", verdict=verdict)
-
-
-def test_nothing_in_the_data_or_the_appetite_becomes_markup():
-    one = game(1200, 2000, column=HOSTILE, defense={"name": HOSTILE, HOSTILE: HOSTILE})
-    wanted = appetite(limit(secret=HOSTILE, defense=HOSTILE), limit(secret=HOSTILE))
-    results = [one, lost(one.model_copy(update={"seed": 1}), HOSTILE)]
-    shown = section(results, gate.judge(wanted, results))
-    assert "<script" not in shown
-    assert "<img" not in shown
-    assert str(Markup.escape(HOSTILE)) in shown
-
-
 def test_page_terminal_and_json_say_the_same():
-    results = [game(530, 1000), game(2000, 2000, defense=SIGN), lost(game(seed=1))]
+    results = [game(530, 1000), game(2000, 2000, defense=SIGN), fail(game(seed=1))]
     wanted = appetite(limit(defense="none"), limit(defense="Sign"), declared={"epsilon": 2.0})
     told = gate.judge(wanted, results)
     document = json.loads(json.dumps(gate.as_json(told), allow_nan=False))
-    lines, shown = gate.as_text(told), Markup(section(results, told)).striptags()
+    lines, shown = (
+        gate.as_text(told),
+        Markup(page.render(results, plan="", title="", verdict=told)).striptags(),
+    )
     assert (document["verdict"], document["exit_code"]) == ("fail", FAIL)
     assert lines[-1] in shown
     for one, table in zip(told.limits, document["limits"], strict=True):
@@ -434,7 +362,7 @@ LIMITS = st.fixed_dictionaries(
 )
 def test_any_appetite_and_any_real_results_give_a_verdict_or_one_sentence(limits, declared, kinds, failed):
     results = [one for name in kinds for one in golden(name)] + [game(30, 40, defense=SIGN)]
-    results += [lost(results[0])] if failed else []
+    results += [fail(results[0])] if failed else []
     try:
         wanted = gate.parse(tomli_w.dumps({"limit": limits} | ({"declared": declared} if declared else {})))
         told = gate.judge(wanted, results)

@@ -9,14 +9,12 @@ import shutil
 
 import golden_numbers as golden
 import pytest
-from builders import Tags
+from builders import refuses
 from golden.pages import FOLDERS, draw_page
 from golden.pages import golden as golden_page
 
-import leakscope as ls
 from leakscope.core.catalogue import KINDS
 from leakscope.core.errors import StoreError
-from leakscope.report.page import write
 from leakscope.results import store
 
 TOLERANCE = 1e-6  # relative: another processor may round differently
@@ -82,21 +80,6 @@ def test_there_is_a_golden_page_of_every_kind():
     assert {result.kind for folder in FOLDERS for result in store.results(folder)} == set(KINDS)
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_old_results_can_be_read_reported_gated_and_compared(folder, tmp_path):
-    shutil.copytree(folder, place := tmp_path / folder.name)
-    results = store.results(place)
-    assert {result.format for result in results} == {1}
-    limits = tmp_path / "appetite.toml"
-    limits.write_text('[[limit]]\nsecret = "*"\nmeasure = "advantage"\nat_most = 0.0\nadversary = "any"\n')
-    assert not ls.gate(place, limits).passed
-    found = ls.compare(place, place)
-    assert found.differences
-    assert Tags(write(place).read_text(encoding="utf-8")).text
-    rows = (place / "results.csv").read_text(encoding="utf-8")
-    assert all(result.key in rows for result in results)
-
-
 def test_a_result_may_be_laid_out_anew_but_not_changed(tmp_path):
     shutil.copytree(FOLDERS[0], place := tmp_path / "kept")
     path = min((place / "cells").glob("*.json"))
@@ -105,5 +88,4 @@ def test_a_result_may_be_laid_out_anew_but_not_changed(tmp_path):
     assert store.load(place, path.stem) == kept
     for layout in (None, 1):
         path.write_text(json.dumps(table | {"seed": 9}, indent=layout), encoding="utf-8")
-        with pytest.raises(StoreError, match="not what was written"):
-            store.load(place, path.stem)
+        refuses(StoreError, "not what was written", store.load, place, path.stem)

@@ -9,24 +9,13 @@ import io
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from guard_cells import GUARD, TABLE, cell, nobody, people, pictures, run
 from PIL import Image
 
-from leakscope import (
-    DPFE,
-    AdvReg,
-    Column,
-    Dataset,
-    DPEncoder,
-    GuardAudit,
-    ImageEncoder,
-    Inf2Guard,
-    NeuGuard,
-    TableEncoder,
-    Unguarded,
-    load_encoder,
-)
-from leakscope.audits.guards import Tuned
+import leakscope as ls
+from leakscope.attacks.representations import Fisher
+from leakscope.audits.guards import Tuned, evaluation
 from leakscope.audits.guards.kind import KIND
 from leakscope.audits.guards.request import encoded, name_encoders, request_guard
 from leakscope.audits.world import describe
@@ -41,68 +30,57 @@ from leakscope.run import engines
 from leakscope.run.plan import from_document
 
 
+def save(folder, records, *guard, **options):
+    asked = cell(*guard, save=True, **options)
+    KIND.run(World(asked, 0, records, keep=lambda name, content: files.write(folder / name, content)))
+
+
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("guard") / "encoder"
-    records = people()
-    KIND.run(World(cell(save=True), 0, records, keep=lambda name, text: files.write(folder / name, text)))
+    folder, records = tmp_path_factory.mktemp("guard") / "encoder", people()
+    save(folder, records)
     return folder, records
+
+
+@pytest.fixture
+def one_attack(monkeypatch):
+    """The quickest, where it does not matter which attacks are played."""
+    monkeypatch.setattr(evaluation, "choose_attacks", lambda secret, encoder: (Fisher(),))
 
 
 def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):
     folder, records = saved
-    encoder = load_encoder(folder)
+    encoder = ls.load_encoder(folder)
     shift, scale = (torch.tensor(encoder.about["scaling"][part]) for part in ("shift", "scale"))
     expected = encoder((records.x - shift) / scale, key=3)
     monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: records)
-    target = tmp_path / "shared.npz"
-    assert encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True) == len(records)
+    target, options = tmp_path / "shared.npz", {"label": None, "secret": None, "key": 3, "labels": True}
+    assert encoded("synthetic", folder, target, **options) == len(records)
     with np.load(target, allow_pickle=False) as file:
         assert np.array_equal(file["r"], expected.numpy())
         assert set(file.files) == {"r", "y"}
-    with pytest.raises(ArgumentError, match="must not exist yet"):
-        encoded("synthetic", folder, target, label=None, secret=None, key=3, labels=True)
+    refuses(ArgumentError, "must not exist yet", encoded, "synthetic", folder, target, **options)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
     monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: narrow)
-    with pytest.raises(DataError, match=r"records of shape \(3,\)"):
-        encoded("synthetic", folder, tmp_path / "other.npz", label=None, secret=None, key=3, labels=True)
-    assert not (tmp_path / "other.npz").exists()
+    other = tmp_path / "other.npz"
+    refuses(DataError, r"records of shape \(3,\)", encoded, "synthetic", folder, other, **options)
+    assert not other.exists()
 
 
-def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path):
-    cities = ("athens", "berlin", "cairo")
-
-    def table(values: tuple[str, ...]) -> Dataset:
-        codes = torch.arange(300) % 3
+def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path, monkeypatch, one_attack):
+    def table(*values: str) -> ls.Dataset:
+        codes, group = torch.arange(300) % 3, torch.arange(300) // 2 % 2
+        column = ls.Column("city", 0, 3, values, standardised=False)
         x = torch.nn.functional.one_hot(codes, 3).float()
-        column = Column("city", 0, 3, values, standardised=False)
-        return Dataset(x, codes % 2, {"group": torch.arange(300) // 2 % 2}, columns=(column,), name="towns")
+        return ls.Dataset(x, codes % 2, {"group": group}, columns=(column,), name="towns")
 
-    guard = Inf2Guard(column="group", epochs=1, encoder=TableEncoder((4,)))
-    audit = GuardAudit(guard, baselines=False, save=True)
-    parts = [table(cities).take(torch.arange(100 * i, 100 * i + 100)) for i in range(3)]
-    audit.run(
-        *parts,
-        trials=60,
-        rehearsals=60,
-        seed=0,
-        keep=lambda name, content: files.write(tmp_path / "encoder" / name, content),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "leakscope.audits.guards.request.tabled",
-            lambda _: table(("berlin", "cairo", "delhi")),
-        )
-        with pytest.raises(DataError, match="'city' has other categories"):
-            encoded(
-                "synthetic",
-                tmp_path / "encoder",
-                tmp_path / "r.npz",
-                label=None,
-                secret=None,
-                key=0,
-                labels=False,
-            )
+    sizes = {"trials": 60, "rehearsals": 60, "train": 100, "public": 100}
+    guard = GUARD | {"column": "group", "epochs": 1}
+    save(tmp_path / "encoder", table("athens", "berlin", "cairo"), guard, sizes=sizes)
+    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda _: table("berlin", "cairo", "delhi"))
+    options = {"label": None, "secret": None, "key": 0, "labels": False}
+    place = tmp_path / "encoder", tmp_path / "r.npz"
+    refuses(DataError, "'city' has other categories", encoded, "synthetic", *place, **options)
 
 
 def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
@@ -115,27 +93,23 @@ def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
 def test_members_are_hidden_from_records_the_guard_has_not_seen():
     guard = {"name": "Inf2Guard", "secret": "membership", "epochs": 2, "label_aware": True, "encoder": TABLE}
     (judged,) = run(cell(guard)).found.judged
-    assert {one.name for one in judged.attacks} == {
-        "LossThreshold",
-        "HeadConfidence",
-        "LabelAware",
-        "Network",
-    }
+    expected = {"LossThreshold", "HeadConfidence", "LabelAware", "Network"}
+    assert {one.name for one in judged.attacks} == expected
     assert judged.theorem is None
 
 
 def test_each_guard_says_what_it_hides():
-    share = Inf2Guard("property", "sex", value=1, shares=(0.1, 0.9), sizes=(5, 9), aggregate="max")
+    share = ls.Inf2Guard("property", "sex", value=1, shares=(0.1, 0.9), sizes=(5, 9), aggregate="max")
     (hidden,) = hidden_by(share)
     assert hidden == Hidden("property", "sex", 0.5, False, 1, (0.1, 0.9), (5, 9), "max")
-    (like,) = Tuned(AdvReg(), share).hides()  # the same game, and the network of the guard that is tuned
+    (like,) = Tuned(ls.AdvReg(), share).hides()  # the same game, and the network of the guard that is tuned
     assert like == dataclasses.replace(hidden, lam=None, label_aware=True)
-    assert hidden_by(DPEncoder()) == hidden_by(lambda data, rng: None) == ()
+    assert hidden_by(ls.DPEncoder()) == hidden_by(lambda data, rng: None) == ()
 
 
-def test_what_decides_a_result_and_is_a_setting_is_in_its_key():
-    assert GuardAudit(Inf2Guard(column="u")).queries == 16
-    once = [cell().key(0), *(cell(**one).key(0) for one in ({"queries": 4}, {"draws": 1}, {"early": [2]}))]
+def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
+    assert ls.GuardAudit(ls.Inf2Guard(column="u")).queries == 16
+    once = [cell().key(0), *(cell(**one).key(0) for one in ({"queries": 4}, {"draws": 2}, {"early": [2]}))]
     assert len(set(once)) == 4
     noise = GUARD | {"perturbation": "gaussian", "epochs": 1}
     (judged,) = run(cell(noise, queries=2)).found.judged
@@ -172,10 +146,10 @@ def test_every_secret_that_can_be_typed_becomes_a_plan(against):
 def test_guards_beside_it_have_its_encoder_epochs_and_column():
     plan = typed(width=4, beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
     first, *others = (construct(cell.game["guard"], "guard") for cell in plan.cell)
-    plain = Unguarded(encoder=TableEncoder((64, 4)), epochs=3)
+    plain = ls.Unguarded(encoder=ls.TableEncoder((64, 4)), epochs=3)
     assert others == [
-        DPEncoder(2.0, plain=plain),
-        DPFE("sex", plain=plain),
+        ls.DPEncoder(2.0, plain=plain),
+        ls.DPFE("sex", plain=plain),
         dataclasses.replace(plain, epochs=1),
     ]
     assert first.encoder == plain.encoder
@@ -202,13 +176,13 @@ def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it():
 
 def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too(monkeypatch):
     """A balanced draw for the adversary would leave the guard a population with fewer of the rare value."""
-    made = Dataset(
+    made = ls.Dataset(
         torch.randn(2_000, 3, generator=seeded(0)),
         torch.arange(2_000) % 2,
         {"u": (torch.arange(2_000) % 10 == 0).long()},
     )
-    parts: list[Dataset] = []
-    monkeypatch.setattr(GuardAudit, "check", lambda audit, *given, seed: parts.extend(given))
+    parts: list[ls.Dataset] = []
+    monkeypatch.setattr(ls.GuardAudit, "check", lambda audit, *given, seed: parts.extend(given))
     KIND.check(World(cell(sizes={"train": 900, "public": 900}), 0, made))
     for part in (parts[0], parts[2]):
         assert float(part.private["u"].double().mean()) == pytest.approx(0.1, abs=0.03)
@@ -229,24 +203,22 @@ def test_a_guard_learns_from_records_as_they_come_and_the_adversary_too(monkeypa
     ],
 )
 def test_what_cannot_be_guarded_is_refused(changes, words):
-    with pytest.raises((ArgumentError, DataError), match=words):
-        typed(**changes)
+    refuses((ArgumentError, DataError), words, typed, **changes)
 
 
 def test_a_guard_without_a_secret_of_its_own_must_be_told_one():
-    with pytest.raises(ArgumentError, match=r"GuardAudit\.secret must say"):
-        GuardAudit(lambda data, rng, others=None: None)
-    (one,) = GuardAudit(Inf2Guard(column="sex", encoder=TableEncoder())).asked
+    refuses(ArgumentError, r"GuardAudit\.secret must say", ls.GuardAudit, lambda data, rng, others=None: None)
+    (one,) = ls.GuardAudit(ls.Inf2Guard(column="sex", encoder=ls.TableEncoder())).asked
     assert (one.secret, one.column) == ("attribute", "sex")
 
 
 def test_records_are_shown_only_if_that_is_asked_for_and_are_those_of_the_game():
     parts = [pictures().take(torch.arange(i, 90, 3)) for i in range(3)]
-    guard = Inf2Guard("reconstruction", loss="clip", epochs=1, batch=16, encoder=ImageEncoder())
+    guard = ls.Inf2Guard("reconstruction", loss="clip", epochs=1, batch=16, encoder=ls.ImageEncoder())
     sizes = {"trials": 4, "rehearsals": 20, "seed": 0}
-    hidden = GuardAudit(guard, baselines=False).run(*parts, **sizes)
+    hidden = ls.GuardAudit(guard, baselines=False).run(*parts, **sizes)
     assert hidden.pictures == ()
-    shown = GuardAudit(guard, baselines=False, shown=2).run(*parts, **sizes).pictures
+    shown = ls.GuardAudit(guard, baselines=False, shown=2).run(*parts, **sizes).pictures
     assert len(shown) == 2
     originals = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(pair.original))))[::3, ::3] for pair in shown
@@ -255,15 +227,15 @@ def test_records_are_shown_only_if_that_is_asked_for_and_are_those_of_the_game()
     assert all(any(np.array_equal(one, record) for record in test) for one in originals)
 
 
-def test_a_map_of_three_dimensions_has_three():
+def test_a_map_of_three_dimensions_has_three(one_attack):
     (judged,) = run(cell(mapped=50, dimensions=3, epochs=1)).found.judged
     assert {len(point) for point in judged.map.after.points} == {3}
 
 
 def test_shadows_of_the_guard_are_one_more_attack_on_membership_and_are_trained_as_each_model_was():
     parts = [nobody(120).take(torch.arange(i, 120, 3)) for i in range(3)]
-    guard = Inf2Guard("membership", loss="prior", epochs=2, batch=16, encoder=TableEncoder((16, 8)))
-    audit = GuardAudit(guard, shadows=2, epochs=3)
+    guard = ls.Inf2Guard("membership", loss="prior", epochs=2, batch=16, encoder=ls.TableEncoder((16, 8)))
+    audit = ls.GuardAudit(guard, shadows=2, epochs=3)
     (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0).judged
     assert [one.name for one in judged.attacks].count("LiRA") == 1
     assert sum(one.chosen for one in judged.attacks) == 1
@@ -275,13 +247,13 @@ def test_shadows_of_the_guard_are_one_more_attack_on_membership_and_are_trained_
     assert "guard=None, epochs=6" in used["plain training, 6 epochs"]
 
 
-@pytest.mark.parametrize("baseline", [AdvReg(), NeuGuard()])
+@pytest.mark.parametrize("baseline", [ls.AdvReg(), ls.NeuGuard()])
 def test_baselines_against_membership_can_be_audited_with_the_network_they_were_trained_with(baseline):
     parts = [nobody(120).take(torch.arange(i, 120, 3)) for i in range(3)]
-    plain = Unguarded(epochs=2, batch=16, encoder=TableEncoder((16, 8)))
-    audit = GuardAudit(dataclasses.replace(baseline, plain=plain), baselines=False)
+    plain = ls.Unguarded(epochs=2, batch=16, encoder=ls.TableEncoder((16, 8)))
+    audit = ls.GuardAudit(dataclasses.replace(baseline, plain=plain), baselines=False)
     (judged,) = audit.run(*parts, trials=40, rehearsals=40, seed=0).judged
-    assert (judged.stale is not None) == isinstance(baseline, AdvReg)
+    assert (judged.stale is not None) == isinstance(baseline, ls.AdvReg)
 
 
 @pytest.mark.parametrize(
@@ -294,11 +266,10 @@ def test_baselines_against_membership_can_be_audited_with_the_network_they_were_
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(settings, message):
-    with pytest.raises(ArgumentError, match=message):
-        GuardAudit(Inf2Guard("attribute", "sex"), **settings)
+    refuses(ArgumentError, message, ls.GuardAudit, ls.Inf2Guard("attribute", "sex"), **settings)
 
 
-def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come():
+def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come(one_attack):
     records = people()
     rare = torch.zeros(1_200, dtype=torch.long)
     rare[::2], rare[:60] = 1, 2
@@ -309,7 +280,7 @@ def test_a_secret_with_a_rare_value_is_guarded_with_public_records_as_they_come(
     assert result.found.judged[0].column == "rare"
 
 
-def test_whoever_watches_is_told_how_far_the_guards_training_has_come():
+def test_whoever_watches_is_told_how_far_the_guards_training_has_come(one_attack):
     told = []
     KIND.run(World(cell(), 0, people(), watch=lambda done, total: told.append((done, total))))
     assert told == [(1, 3), (2, 3), (3, 3)]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from builders import CLASSES, QUICK, SURE, WIDTH, Nothing, identity, people
+from builders import CLASSES, QUICK, SURE, WIDTH, Nothing, identity, people, refuses
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -177,11 +177,9 @@ def test_plain_training_starts_from_new_weights_and_leaves_its_model_alone():
 def test_membership_attacks_without_known_members_or_head_are_refused_in_one_sentence(by_heart):
     channel = RepresentationChannel(by_heart)
     alone = Knowledge(Membership(MEMBERS, OTHERS).on(OTHERS), channel, 100)
-    with pytest.raises(ArgumentError, match="known members"):
-        LossThreshold()(alone, seeded(0, "a"))
+    refuses(ArgumentError, "known members", LossThreshold(), alone, seeded(0, "a"))
     headless = replace(channel, encoder=replace(by_heart, head=None))
-    with pytest.raises(ArgumentError, match="head"):
-        LossThreshold()(replace(alone, channel=headless), seeded(0, "a"))
+    refuses(ArgumentError, "head", LossThreshold(), replace(alone, channel=headless), seeded(0, "a"))
 
 
 def recovered(attack, encoder: Encoder, data: Dataset, public: Dataset) -> Transcript:
@@ -267,12 +265,8 @@ def test_an_evaluation_shows_stale_beside_fresh_repeated_queries_and_baselines()
     )
     guarded = Guarded(encoder, nn.Linear(8, 2), (), 0.0)
     found = evaluated(guarded, trial, attacks=(QUICK, Fisher()), epochs=2)
-    assert [(one.name, one.queries) for one in found.attacks] == [
-        ("Network", 1),
-        ("Fisher", 1),
-        ("Network", 16),
-        ("Fisher", 16),
-    ]
+    expected = [("Network", 1), ("Fisher", 1), ("Network", 16), ("Fisher", 16)]
+    assert [(one.name, one.queries) for one in found.attacks] == expected
     assert sum(one.chosen for one in found.attacks) == 1
     assert found.stale.attack == "Stale"
     assert [one.name for one in found.baselines] == ["raw inputs", "plain noise"]
@@ -288,11 +282,8 @@ def test_every_secret_can_be_evaluated_and_is_the_same_after_it_was_written(by_h
         Guarded(by_heart, None, (), 0.0), members, attacks=(LossThreshold(), HeadConfidence()), epochs=5
     )
     assert found.stale is None
-    assert [one.name for one in found.baselines] == [
-        "plain training",
-        "plain training, 6 epochs",
-        "plain training, 8 epochs",
-    ]
+    expected = ["plain training", "plain training, 6 epochs", "plain training, 8 epochs"]
+    assert [one.name for one in found.baselines] == expected
     assert Judged.model_validate_json(found.model_dump_json()) == found
     own = people(200, 1), people(200, 2), people(200, 3)
     shares = Trial(*own, "property", "u", value=1, sizes=(2, 20), trials=200, rehearsals=300)
@@ -304,8 +295,7 @@ def test_every_secret_can_be_evaluated_and_is_the_same_after_it_was_written(by_h
     found = evaluated(Guarded(identity(), None, (), 0.0), back, attacks=(Decoder(epochs=2),), baselines=False)
     assert found.attacks[0].scores.mse.value < 0.1
     assert Judged.model_validate_json(found.model_dump_json()) == found
-    with pytest.raises(ArgumentError, match="column must name"):
-        Trial(*own, "attribute")
+    refuses(ArgumentError, "column must name", Trial, *own, "attribute")
 
 
 @pytest.mark.parametrize("values", [2, 3])

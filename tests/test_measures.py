@@ -7,48 +7,43 @@ import math
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from leakscope import (
-    Estimate,
-    Transcript,
-    accuracy,
-    advantage,
-    auroc,
-    guessing,
-    over_seeds,
-    roc,
-    success_rate,
-    task_auroc,
-    tpr_at_fpr,
-)
+import leakscope as ls
 from leakscope.core.errors import ArgumentError
 from leakscope.measures.success import untruncated
 from leakscope.measures.utility import majority
 
 
-def scored(scores, secrets) -> Transcript:
+def scored(scores, secrets) -> ls.Transcript:
     """A binary transcript whose posterior odds are e to the score."""
     scores = torch.as_tensor(np.asarray(scores), dtype=torch.float64)
-    return Transcript(
+    return ls.Transcript(
         torch.as_tensor(np.asarray(secrets)).long(),
         torch.stack([torch.sigmoid(-scores), torch.sigmoid(scores)], 1),
         torch.tensor([0.5, 0.5]),
     )
 
 
-def gaussians(rng, n, gap, m=2):
+def gaussians(rng, n, gap):
     """Secrets at equal odds and scores that are shifted by the gap for positives."""
     secrets = rng.integers(0, 2, n)
     return rng.normal(size=n) + gap * secrets, secrets
 
 
+def covers(found: list[ls.Estimate], truth: float) -> bool:
+    """Whether the intervals hold the truth as often as they say, but for 1 case in 100."""
+    covered = sum(e.low <= truth <= e.high for e in found)
+    return stats.binomtest(covered, len(found), 0.95, alternative="less").pvalue > 0.01
+
+
 def test_success_rate_and_its_interval_equal_the_binomial():
     guesses = torch.tensor([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4], [0.3, 0.7]])
-    rate = success_rate(Transcript(torch.tensor([0, 1, 1, 1]), guesses, torch.tensor([0.5, 0.5])))
+    rate = ls.success_rate(ls.Transcript(torch.tensor([0, 1, 1, 1]), guesses, torch.tensor([0.5, 0.5])))
     assert rate.value == 0.75
     assert rate.low == pytest.approx(stats.beta.ppf(0.025, 3, 2))
     assert rate.high == pytest.approx(stats.beta.ppf(0.975, 4, 1))
@@ -57,12 +52,12 @@ def test_success_rate_and_its_interval_equal_the_binomial():
 def test_advantage_is_zero_at_the_largest_prior_and_one_at_certainty():
     prior = torch.tensor([0.25, 0.75])
     secrets = torch.tensor([0, 1, 1, 1])
-    always = Transcript(secrets, torch.tensor([[0.1, 0.9]] * 4), prior)
-    assert guessing(always) == 0.75
-    assert advantage(always).value == 0.0
-    assert advantage(always).high > 0
-    right = Transcript(secrets, torch.nn.functional.one_hot(secrets).double(), prior)
-    assert advantage(right).value == 1.0
+    always = ls.Transcript(secrets, torch.tensor([[0.1, 0.9]] * 4), prior)
+    assert ls.guessing(always) == 0.75
+    assert ls.advantage(always).value == 0.0
+    assert ls.advantage(always).high > 0
+    right = ls.Transcript(secrets, torch.nn.functional.one_hot(secrets).double(), prior)
+    assert ls.advantage(right).value == 1.0
 
 
 @given(st.integers(5, 60), st.integers(1, 6), st.integers(0, 10**6))
@@ -71,7 +66,7 @@ def test_auroc_equals_scikit_learn_with_ties(n, levels, seed):
     rng = np.random.default_rng(seed)
     secrets = np.append(rng.integers(0, 2, n), [0, 1])
     scores = rng.integers(0, levels, n + 2).astype(float)
-    assert auroc(scored(scores, secrets)).value == pytest.approx(roc_auc_score(secrets, scores))
+    assert ls.auroc(scored(scores, secrets)).value == pytest.approx(roc_auc_score(secrets, scores))
 
 
 def test_auroc_of_many_values_is_the_macro_one_vs_rest():
@@ -79,14 +74,14 @@ def test_auroc_of_many_values_is_the_macro_one_vs_rest():
     secrets = rng.integers(0, 4, 500)
     posterior = rng.dirichlet(np.ones(4), 500) + 0.5 * np.eye(4)[secrets]
     posterior /= posterior.sum(1, keepdims=True)
-    transcript = Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((4,), 0.25))
+    transcript = ls.Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((4,), 0.25))
     expected = roc_auc_score(secrets, posterior, multi_class="ovr", average="macro")
-    assert auroc(transcript).value == pytest.approx(expected)
+    assert ls.auroc(transcript).value == pytest.approx(expected)
 
 
 def test_log_odds_tell_apart_what_rounds_to_certainty():
     scores = np.array([50.0, 60.0, 70.0, 45.0])  # all posteriors are 1.0 in float64
-    assert auroc(scored(scores, [0, 1, 1, 0])).value == 1.0
+    assert ls.auroc(scored(scores, [0, 1, 1, 0])).value == 1.0
 
 
 @given(
@@ -99,19 +94,19 @@ def test_tpr_at_fpr_is_the_best_real_threshold_ties_together(n, levels, fpr, see
     scores = rng.integers(0, levels, n + 2).astype(float)
     false, true, _ = roc_curve(secrets, scores, drop_intermediate=False)
     expected = true[false <= fpr].max()
-    estimate = tpr_at_fpr(scored(scores, secrets), fpr=fpr)
+    estimate = ls.tpr_at_fpr(scored(scores, secrets), fpr=fpr)
     assert estimate.value == pytest.approx(expected)
     assert estimate.low <= estimate.value <= estimate.high
 
 
 def test_constant_scores_have_no_true_positives_at_few_false_ones():
-    assert tpr_at_fpr(scored(np.zeros(100), np.arange(100) % 2)).value == 0.0
+    assert ls.tpr_at_fpr(scored(np.zeros(100), np.arange(100) % 2)).value == 0.0
 
 
 def test_the_roc_starts_at_the_origin_and_ends_at_one_and_is_a_staircase():
     rng = np.random.default_rng(1)
     scores, secrets = gaussians(rng, 1_000, 1.5)
-    curve = np.array(roc(scored(scores, secrets)))
+    curve = np.array(ls.roc(scored(scores, secrets)))
     assert tuple(curve[-1]) == (1.0, 1.0)
     assert (np.diff(curve, axis=0) >= 0).all()
     false, true, _ = roc_curve(secrets, scores, drop_intermediate=False)
@@ -120,29 +115,24 @@ def test_the_roc_starts_at_the_origin_and_ends_at_one_and_is_a_staircase():
 
 
 def test_a_transcript_without_one_of_the_values_is_refused():
-    with pytest.raises(ArgumentError, match="play more trials"):
-        auroc(scored([0.1, 0.2], [1, 1]))
+    refuses(ArgumentError, "play more trials", ls.auroc, scored([0.1, 0.2], [1, 1]))
 
 
 @pytest.mark.parametrize(("gap", "n"), [(0.0, 200), (1.0, 200), (2.5, 200), (2.5, 2_000), (4.0, 400)])
 def test_auroc_intervals_cover_the_true_area(gap, n):
     rng = np.random.default_rng([int(gap * 10), n])
     truth = stats.norm.cdf(gap / math.sqrt(2))
-    found = [auroc(scored(*gaussians(rng, n, gap))) for _ in range(400)]
-    covered = sum(e.low <= truth <= e.high for e in found)
-    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+    found = [ls.auroc(scored(*gaussians(rng, n, gap))) for _ in range(400)]
+    assert covers(found, truth)
 
 
 def test_macro_auroc_intervals_cover_under_no_leak():
-    rng = np.random.default_rng(3)
-    covered = 0
+    rng, found = np.random.default_rng(3), []
     for _ in range(300):
         secrets, posterior = rng.integers(0, 5, 300), rng.dirichlet(np.ones(5), 300)
-        estimate = auroc(
-            Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((5,), 0.2))
-        )
-        covered += estimate.low <= 0.5 <= estimate.high
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+        played = ls.Transcript(torch.as_tensor(secrets), torch.as_tensor(posterior), torch.full((5,), 0.2))
+        found.append(ls.auroc(played))
+    assert covers(found, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -151,48 +141,42 @@ def test_macro_auroc_intervals_cover_under_no_leak():
 def test_tpr_intervals_cover_the_true_rate(gap, fpr, n):
     rng = np.random.default_rng([int(gap * 10), n])
     truth = stats.norm.sf(stats.norm.isf(fpr) - gap)
-    found = [tpr_at_fpr(scored(*gaussians(rng, n, gap)), fpr=fpr) for _ in range(300)]
-    covered = sum(e.low <= truth <= e.high for e in found)
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+    found = [ls.tpr_at_fpr(scored(*gaussians(rng, n, gap)), fpr=fpr) for _ in range(300)]
+    assert covers(found, truth)
 
 
 def test_success_and_advantage_intervals_cover():
-    rng = np.random.default_rng(4)
-    covered = 0
+    rng, found = np.random.default_rng(4), []
     for _ in range(400):
         scores, secrets = gaussians(rng, 300, 1.0)
-        estimate = advantage(scored(scores - 0.5, secrets))
-        truth = 2 * stats.norm.cdf(0.5) - 1
-        covered += estimate.low <= truth <= estimate.high
-    assert stats.binomtest(covered, 400, 0.95, alternative="less").pvalue > 0.01
+        found.append(ls.advantage(scored(scores - 0.5, secrets)))
+    assert covers(found, 2 * stats.norm.cdf(0.5) - 1)
 
 
 def test_a_perfect_area_still_has_a_lower_limit():
-    estimate = auroc(scored([-1.0] * 30 + [1.0] * 30, [0] * 30 + [1] * 30))
+    estimate = ls.auroc(scored([-1.0] * 30 + [1.0] * 30, [0] * 30 + [1] * 30))
     assert estimate.value == 1.0
     assert 0.8 < estimate.low < 1.0
 
 
 def test_over_seeds_is_the_mean_with_students_interval():
     values = [0.90, 0.92, 0.97]
-    single = [Estimate("AUROC", v, v - 0.01, v + 0.01, 0.95, 100, "Wilson") for v in values]
-    mean = over_seeds(single)
+    single = [ls.Estimate("AUROC", v, v - 0.01, v + 0.01, 0.95, 100, "Wilson") for v in values]
+    mean = ls.over_seeds(single)
     low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
     assert (mean.value, mean.low, mean.high) == pytest.approx((np.mean(values), low, min(high, 1.0)))
-    assert over_seeds(single[:1]) == single[0]
+    assert ls.over_seeds(single[:1]) == single[0]
     with pytest.raises(ArgumentError):
-        over_seeds([])
+        ls.over_seeds([])
 
 
 def test_the_advantage_over_seeds_is_not_biased_by_cutting_at_zero():
-    rng = np.random.default_rng(9)
-    covered = 0
+    rng, found = np.random.default_rng(9), []
     for _ in range(200):
         rates = rng.binomial(5_000, 0.5, 20) / 5_000
-        each = [Estimate("advantage", max(p - 0.5, 0) / 0.5, 0.0, 0.1, 0.95, 5_000, "m") for p in rates]
-        mean = over_seeds(each, raw=[untruncated(p, 0.5) for p in rates])
-        covered += mean.low <= 0 <= mean.high
-    assert stats.binomtest(covered, 200, 0.95, alternative="less").pvalue > 0.01
+        each = [ls.Estimate("advantage", max(p - 0.5, 0) / 0.5, 0.0, 0.1, 0.95, 5_000, "m") for p in rates]
+        found.append(ls.over_seeds(each, raw=[untruncated(p, 0.5) for p in rates]))
+    assert covers(found, 0)
 
 
 def test_utility_equals_scikit_learn():
@@ -200,30 +184,24 @@ def test_utility_equals_scikit_learn():
     labels = rng.integers(0, 3, 300)
     logits = torch.as_tensor(rng.normal(size=(300, 3)) + np.eye(3)[labels])
     posterior = torch.softmax(logits, 1).numpy()
-    assert accuracy(logits, torch.as_tensor(labels)).value == pytest.approx(
+    assert ls.accuracy(logits, torch.as_tensor(labels)).value == pytest.approx(
         (logits.argmax(1).numpy() == labels).mean()
     )
-    assert task_auroc(logits, torch.as_tensor(labels)).value == pytest.approx(
+    assert ls.task_auroc(logits, torch.as_tensor(labels)).value == pytest.approx(
         roc_auc_score(labels, posterior, multi_class="ovr")
     )
     assert majority(torch.tensor([0, 1, 1])) == pytest.approx(2 / 3)
 
 
 def test_an_advantage_over_side_knowledge_covers_though_guessing_is_measured_too():
-    rng = np.random.default_rng(6)
-    covered, truth = 0, (0.8 - 0.7) / (1 - 0.7)
+    rng, found = np.random.default_rng(6), []
     for _ in range(300):
         secrets = rng.integers(0, 2, 400)
         said, blind = (np.where(rng.random(400) < rate, secrets, 1 - secrets) for rate in (0.8, 0.7))
-        as_posterior = [
-            torch.nn.functional.one_hot(torch.as_tensor(guess), 2).double() for guess in (said, blind)
-        ]
-        transcript = Transcript(
-            torch.as_tensor(secrets), as_posterior[0], torch.tensor([0.5, 0.5]), blind=as_posterior[1]
-        )
-        estimate = advantage(transcript)
-        covered += estimate.low <= truth <= estimate.high
-    assert stats.binomtest(covered, 300, 0.95, alternative="less").pvalue > 0.01
+        guesses, blind = (torch.eye(2, dtype=torch.float64)[torch.as_tensor(one)] for one in (said, blind))
+        played = ls.Transcript(torch.as_tensor(secrets), guesses, torch.tensor([0.5, 0.5]), blind=blind)
+        found.append(ls.advantage(played))
+    assert covers(found, (0.8 - 0.7) / (1 - 0.7))
 
 
 def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent():
@@ -231,7 +209,7 @@ def test_of_200_audits_of_noise_the_advantage_covers_zero_in_at_least_94_percent
     covered = 0
     for _ in range(200):
         scores, secrets = gaussians(rng, 1_000, 0.0)
-        covered += advantage(scored(scores, secrets)).low <= 0
+        covered += ls.advantage(scored(scores, secrets)).low <= 0
     assert covered >= 188
 
 
@@ -245,7 +223,7 @@ def test_the_interval_of_an_area_covers_chance_where_a_value_is_rare(prior, n):
         if len(secrets.unique()) < 2:
             continue
         guesses = torch.tensor(rng.dirichlet(np.ones(len(prior)), n))
-        found = auroc(Transcript(secrets, guesses, torch.tensor(prior)))
+        found = ls.auroc(ls.Transcript(secrets, guesses, torch.tensor(prior)))
         missed, reps = missed + (not found.low <= 0.5 <= found.high), reps + 1
     assert reps > 1_800
     assert missed <= stats.binom.ppf(0.999, reps, 0.05)
@@ -263,7 +241,7 @@ def test_the_interval_of_an_area_covers_it_whatever_the_spread_of_a_rare_value(r
     for _ in range(1_000):
         scores = rng.normal(size=200)
         scores[:rare] = shift + spread * scores[:rare]
-        found = auroc(Transcript(secrets.long(), torch.tensor(scores), prior))
+        found = ls.auroc(ls.Transcript(secrets.long(), torch.tensor(scores), prior))
         missed += not found.low <= truth <= found.high
     assert missed <= stats.binom.ppf(0.999, 1_000, 0.05)
 
@@ -281,12 +259,12 @@ def test_one_rare_value_of_seven_widens_the_interval_of_their_mean_by_its_share_
     missed, wide = 0, 0.0
     for _ in range(300):
         scores = rng.normal(size=(2_000, 7)) + 1.5 * np.eye(7)[secrets.numpy()]
-        found = auroc(Transcript(secrets, torch.tensor(scores).softmax(1), prior))
+        found = ls.auroc(ls.Transcript(secrets, torch.tensor(scores).softmax(1), prior))
         missed, wide = missed + (not found.low <= truth <= found.high), wide + found.high - found.low
     assert missed <= stats.binom.ppf(0.999, 300, 0.05)
     assert wide / 300 < width
 
 
 def test_one_trial_of_a_value_tells_nothing_of_the_area():
-    found = auroc(Transcript(torch.tensor([0, 0, 0, 1]), torch.arange(4.0), torch.tensor([0.75, 0.25])))
+    found = ls.auroc(ls.Transcript(torch.tensor([0, 0, 0, 1]), torch.arange(4.0), torch.tensor([0.75, 0.25])))
     assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,23 +16,18 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Knowledge, Transcript
 from leakscope.games import Membership
+from leakscope.games.channels import Silent
 from leakscope.games.referee import play
 from leakscope.measures.success import advantage, auroc, guessing
 from leakscope.training.recording import RecordedChannel, Recorder, Recording
 
 CLASSES, WIDTH = 4, 30
 ATTACKS = [
-    Cosine(),
-    Cosine(layer="all"),
-    Cosine(start=None),
-    Cosine(label="max"),
-    Cosine(label="predicted"),
-    Cosine(label="sum"),
-    GradientDiff(scale=0.01),
-    Whitened(),
-    Whitened(label="predicted"),
-    Whitened(label="sum"),
-]
+    Cosine(), Cosine(layer="all"), Cosine(start=None), Cosine(label="max"), Cosine(label="predicted"), Cosine(label="sum"),
+    GradientDiff(scale=0.01), Whitened(), Whitened(label="predicted"), Whitened(label="sum"),
+]  # fmt: skip
+
+
 LOSSES = [FedLoss(), Loss(), ModifiedEntropy(), Merlin(perturbations=20), Zari()]
 
 
@@ -216,11 +212,26 @@ def test_an_attack_that_says_no_to_all_has_no_advantage(tmp_path):
     assert advantage(transcript).value == 0
 
 
-def test_a_score_that_is_no_number_is_refused():
-    with pytest.raises(ArgumentError, match="scores must be numbers"):
-        Transcript.of_scores(
-            torch.tensor([0, 1]), torch.tensor([0.0, float("nan")]), torch.tensor([0.5, 0.5])
-        )
+def test_what_cannot_be_played_is_refused(tmp_path):
+    members, half = records(10, 0), torch.tensor([0.5, 0.5])
+    recording = recorded(tmp_path / "run", members)
+    narrow = Dataset(torch.zeros(3, 7), torch.zeros(3, dtype=torch.long), {})
+    game, rng = Membership(records(5, 0), records(5, 1)), torch.Generator()
+    for words, call in {
+        "one of the 2 observed rounds, got 3": lambda: played(recording, members, Cosine(start=3)),
+        "known members": lambda: played(recording, members, Zari()),
+        r"record 3 of Membership\.members is also record 0 of Membership\.others": lambda: Membership(
+            members, members.take(torch.tensor([3]))
+        ),
+        "as wide as the others": lambda: Membership(narrow, records(5, 0)),
+        "RecordedChannel": lambda: play(
+            game, Silent(), Cosine(), Knowledge(game, Silent(), 4), trials=4, rng=rng
+        ),
+        "scores must be numbers": lambda: Transcript.of_scores(
+            torch.tensor([0, 1]), torch.tensor([0.0, torch.nan]), half
+        ),
+    }.items():
+        refuses((ArgumentError, DataError), words, call)
 
 
 def test_a_model_in_training_mode_is_scored_as_if_it_were_not(tmp_path):
@@ -236,12 +247,6 @@ def test_a_model_in_training_mode_is_scored_as_if_it_were_not(tmp_path):
     )
     assert torch.equal(first, again)
     assert noisy.training
-
-
-def test_a_start_beyond_the_observed_rounds_is_refused(tmp_path):
-    members = records(10, 0)
-    with pytest.raises(ArgumentError, match="one of the 2 observed rounds, got 3"):
-        played(recorded(tmp_path / "run", members), members, Cosine(start=3))
 
 
 def test_modified_entropy_and_loss_are_the_formulas_printed(tmp_path):
@@ -268,14 +273,8 @@ def test_a_saturated_record_has_a_cosine_of_zero_and_no_nan(tmp_path):
     recorder.update(0, "a", {"0.weight": params["0.weight"] * 0.9}, samples=1)
     channel = RecordedChannel(Recording(tmp_path / "zero"), model, ("a",))
     game = Membership(members, far.take(torch.tensor([0])))
-    transcript = play(
-        game,
-        channel,
-        Cosine(),
-        Knowledge(game.on(records(20, 3)), channel, 20),
-        trials=4,
-        rng=torch.Generator().manual_seed(0),
-    )
+    knowledge = Knowledge(game.on(records(20, 3)), channel, 20)
+    transcript = play(game, channel, Cosine(), knowledge, trials=4, rng=torch.Generator().manual_seed(0))
     assert transcript.guesses.isfinite().all()
     assert transcript.guesses[transcript.secrets == 0].item() == 0
     assert recording.rounds == (0, 1)
@@ -288,32 +287,3 @@ def test_known_noise_pulls_the_whitening_towards_the_plain_coordinates(tmp_path)
     far = played(recording, members, Whitened(damping=1e9)).guesses
     torch.testing.assert_close(tame, far, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(tame, played(recording, members, Whitened()).guesses, rtol=1e-2)
-
-
-def test_zari_needs_known_members(tmp_path):
-    members = records(10, 0)
-    with pytest.raises(ArgumentError, match="known members"):
-        played(recorded(tmp_path / "run", members), members, Zari())
-
-
-def test_a_record_that_is_member_and_non_member_is_refused_by_number():
-    members = records(5, 0)
-    other = members.take(torch.tensor([3]))
-    with pytest.raises(
-        DataError, match=r"record 3 of Membership\.members is also record 0 of Membership\.others"
-    ):
-        Membership(members, other)
-
-
-def test_candidates_of_another_width_are_refused():
-    narrow = Dataset(torch.zeros(3, 7), torch.zeros(3, dtype=torch.long), {})
-    with pytest.raises(DataError, match="as wide as the others"):
-        Membership(narrow, records(5, 0))
-
-
-def test_an_attack_on_gradients_of_many_trials_says_what_it_needs():
-    from leakscope.games.channels import Silent
-
-    game = Membership(records(5, 0), records(5, 1))
-    with pytest.raises(ArgumentError, match="RecordedChannel"):
-        play(game, Silent(), Cosine(), Knowledge(game, Silent(), 4), trials=4, rng=torch.Generator())

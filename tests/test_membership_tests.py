@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from scipy import stats
 
 from leakscope.core.errors import ArgumentError, DataError
@@ -65,8 +66,7 @@ def test_too_few_non_members_for_a_rate_says_how_many_are_needed():
 
 
 def test_without_held_out_non_members_there_is_no_p_value():
-    with pytest.raises(ArgumentError, match="held"):
-        p_values(transcript([1.0], [0.0]))
+    refuses(ArgumentError, "held", p_values, transcript([1.0], [0.0]))
 
 
 def test_the_t_test_is_students_prediction_of_one_more_score():
@@ -75,8 +75,7 @@ def test_the_t_test_is_students_prediction_of_one_more_score():
     found = t_test_p_values(transcript(own, [0.0], null))
     expected = stats.ttest_ind(own, null, alternative="greater").pvalue
     assert found[0].item() == pytest.approx(expected, rel=1e-9)
-    with pytest.raises(DataError, match="spread"):
-        t_test_p_values(transcript([1.0], [0.0], [1.0, 1.0]))
+    refuses(DataError, "spread", t_test_p_values, transcript([1.0], [0.0], [1.0, 1.0]))
 
 
 def test_discoveries_are_benjamini_and_hochbergs():

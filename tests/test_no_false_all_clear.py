@@ -11,23 +11,11 @@ import builders
 import pytest
 import tomli_w
 import torch
+from builders import FORMAT1, golden, refuses
+from builders import fail as lost
 from fuzzing import files
 from markupsafe import Markup
-from test_gate import (
-    FAIL,
-    GOLDEN,
-    OPEN,
-    PASS,
-    SIGN,
-    appetite,
-    code,
-    game,
-    golden,
-    limit,
-    lost,
-    real,
-    transcript,
-)
+from test_gate import FAIL, OPEN, PASS, SIGN, appetite, code, game, limit, real, transcript
 
 import leakscope as ls
 from leakscope.audits.inference.bounds import bound_releases
@@ -40,7 +28,7 @@ from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.information import mutual_information
 from leakscope.report import overview, page
 from leakscope.report.report import read_report
-from leakscope.results import gate, kind, number, store
+from leakscope.results import gate, number, store
 from leakscope.results.averages import Average
 from leakscope.results.cell import plan_of, words
 from leakscope.results.chapter import LEAKS, read_severity
@@ -600,6 +588,8 @@ def spoil(folder, **changes):
 
 SPOILED = {
     "another format": lambda folder: spoil(folder, format=3),
+    "more": lambda folder: spoil(folder, more=1),
+    "another kind": lambda folder: spoil(folder, kind="layers"),
     "no format": lambda folder: spoil(folder, format=None),
     "a kind that is gone": lambda folder: spoil(folder, kind="toss"),
     "something else found": lambda folder: spoil(folder, found={"tossed": 1}),
@@ -609,7 +599,7 @@ SPOILED = {
     ],
     "cut": lambda folder: [path.write_text(path.read_text()[:500]) for path in (folder / "cells").iterdir()],
     "foreign": lambda folder: [path.write_text('{"hello": 1}') for path in (folder / "cells").iterdir()],
-    "mixed": lambda folder: shutil.copy(next((GOLDEN / "inference" / "cells").iterdir()), folder / "cells"),
+    "mixed": lambda folder: shutil.copy(next((FORMAT1 / "inference" / "cells").iterdir()), folder / "cells"),
 }  # fmt: skip
 
 
@@ -645,5 +635,4 @@ def test_a_failed_result_of_a_kind_that_is_gone_is_refused_too(tmp_path, leaksco
     said = leakscope("report", folder)
     assert said.code == 2
     assert "toss" in said.err
-    with pytest.raises(StoreError, match="toss"):
-        kind.numbers(store.results(folder)[0])
+    refuses(StoreError, "toss", store.results, folder)

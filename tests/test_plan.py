@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from builders import refuses
 
 from leakscope import DPSGD, MLP, Chain, Inference, MaxPool, Posterior, RandomForest, Sign
 from leakscope.core.errors import PlanError
@@ -49,92 +47,37 @@ def test_names_and_published_values_do_not_change_the_key_and_everything_else_do
     assert parse(CELL.replace("trees = 7", "trees = 8")).cell[0].key(0) != plain.key(0)
 
 
-MISTAKES = {
-    "not TOML": ("cell = [", "not valid TOML"),
-    "no cell": ("seeds = [1]", r"at least one \[\[cell\]\]"),
-    "typo in a setting": (
-        CELL + "round = 3\n",
-        r"unknown setting 'cell.1.round' \(did you mean 'rounds'\?\)",
-    ),
-    "typo in the plan": ("seed = [1]\n" + CELL, r"unknown setting 'seed' \(did you mean 'seeds'\?\)"),
-    "wrong kind of setting": (CELL + 'rounds = "many"\n', "cell.1.rounds should be a valid integer.*'many'"),
-    "rounds below 1": (CELL + "rounds = 0\n", "rounds should be greater than or equal to 1, got 0"),
-    "unknown game": (
-        CELL.replace("Inference", "Inferense"),
-        r"unknown game 'Inferense' \(did you mean 'Inference'\?\); known: Inference, Distribution, UserInference",
-    ),
-    "unknown head": (CELL.replace("RandomForest", "Forest"), "unknown head 'Forest'.*RandomForest"),
-    "unknown argument": (
-        CELL.replace("trees", "tree"),
-        r"RandomForest has no argument 'tree' \(did you mean 'trees'\?\); it takes: trees, depth",
-    ),
-    "missing argument": (CELL.replace('secret = "group", ', ""), "Inference needs the argument 'secret'"),
-    "wrong type": (
-        CELL.replace("trees = 7", 'trees = "seven"'),
-        "RandomForest.trees: should be a valid integer",
-    ),
-    "value against the rule": (
-        CELL.replace("trees = 7", "trees = 0"),
-        "RandomForest.trees must be at least 1, got 0",
-    ),
-    "a part that is no table": (
-        CELL.replace('{name = "RandomForest", trees = 7}', '"forest"'),
-        "Posterior.head must be a table with a name, got 'forest'",
-    ),
-    "data without a name": (CELL.replace('{name = "synthetic"}', "{}"), "data must be a table with a name"),
-    "observed round that is not there": (
-        CELL + "rounds = 3\nobserve = [4]\n",
-        "observe must name rounds 1 to 3",
-    ),
-    "a module nobody trusted": (CELL + 'model = {name = "os.path.join"}\n', "--trust os"),
-    "observed round twice": (CELL + "rounds = 3\nobserve = [1, 1]\n", "each once"),
-    "no observed round": (CELL + "observe = []\n", "each once"),
-    "a head in place of a reduction": (
-        CELL.replace('{name = "MaxPool", width = 4}', '{name = "LDA"}'),
-        "unknown reduction 'LDA'",
-    ),
-    "a name that is no word": (
-        CELL.replace('name = "Inference"', "name = []"),
-        "game must be a table with a name",
-    ),
-    "a number in words": (
-        CELL.replace("trees = 7", 'trees = "7"'),
-        "RandomForest.trees: should be a valid integer",
-    ),
-    "yes for a number": (
-        CELL.replace("trees = 7", "trees = true"),
-        "RandomForest.trees: should be a valid integer",
-    ),
-    "data given by the plan": (
-        CELL.replace("batch = 16", "batch = 16, data = 3"),
-        "Inference has no argument 'data'",
-    ),
-}
+INTEGER = "RandomForest.trees: should be a valid integer"
+MISTAKES = [  # what is written in place of what, at the end of the cell where it is in place of nothing
+    (CELL, "cell = [", "not valid TOML"),
+    (CELL, "seeds = [1]", r"at least one \[\[cell\]\]"),
+    ("[defaults]", "seed = [1]\n[defaults]", r"unknown setting 'seed' \(did you mean 'seeds'\?\)"),
+    ("", "round = 3", r"unknown setting 'cell.1.round' \(did you mean 'rounds'\?\)"),
+    ("", 'rounds = "many"', "cell.1.rounds should be a valid integer.*'many'"),
+    ("", "rounds = 0", "rounds should be greater than or equal to 1, got 0"),
+    ("", "rounds = 3\nobserve = [4]", "observe must name rounds 1 to 3"),
+    ("", "rounds = 3\nobserve = [1, 1]", "each once"),
+    ("", "observe = []", "each once"),
+    ("", 'model = {name = "os.path.join"}', "--trust os"),
+    ("Inference", "Inferense", r"unknown game 'Inferense' \(did you mean 'Inference'\?\); known: Inference"),
+    ("RandomForest", "Forest", "unknown head 'Forest'.*RandomForest"),
+    ("trees", "tree", r"RandomForest has no argument 'tree' \(did you mean 'trees'\?\); it takes: trees"),
+    ('secret = "group", ', "", "Inference needs the argument 'secret'"),
+    ("trees = 7", 'trees = "seven"', INTEGER),
+    ("trees = 7", 'trees = "7"', INTEGER),
+    ("trees = 7", "trees = true", INTEGER),
+    ("trees = 7", "trees = 0", "RandomForest.trees must be at least 1, got 0"),
+    ('{name = "RandomForest", trees = 7}', '"forest"', "head must be a table with a name, got 'forest'"),
+    ('{name = "synthetic"}', "{}", "data must be a table with a name"),
+    ('{name = "MaxPool", width = 4}', '{name = "LDA"}', "unknown reduction 'LDA'"),
+    ('name = "Inference"', "name = []", "game must be a table with a name"),
+    ("batch = 16", "batch = 16, data = 3", "Inference has no argument 'data'"),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_every_mistake_is_told_before_anything_is_computed(name):
-    text, words = MISTAKES[name]
-    with pytest.raises(PlanError, match=words):
-        parse(text)
-
-
-def test_trust_covers_a_module_and_nothing_around_or_inside_it():
-    text = CELL + 'model = {name = "torch.nn.Linear", in_features = 10, out_features = 2}\n'
-    assert parse(text, trusted=["torch.nn"]).cell[0].model["name"] == "torch.nn.Linear"
-    for other in ("torc", "torch", "torch.nn.modules", "torch.nn.Linear"):
-        with pytest.raises(PlanError, match=r"--trust torch\.nn\."):
-            parse(text, trusted=[other])
-    with pytest.raises(PlanError, match="cannot be imported"):
-        parse(text.replace("torch.nn.Linear", "torch.nn.Nothing"), trusted=["torch.nn"])
-
-
-def test_a_trusted_module_lends_no_trust_to_what_it_imported(tmp_path, monkeypatch):
-    (tmp_path / "lender.py").write_text("import subprocess\nfrom os import system\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("system", "subprocess"):
-        with pytest.raises(PlanError, match="must be a class or function that 'lender' defines"):
-            parse(CELL + f'model = {{name = "lender.{name}"}}\n', trusted=["lender"])
+@pytest.mark.parametrize(("old", "new", "words"), MISTAKES, ids=[new for _, new, _ in MISTAKES])
+def test_every_mistake_is_told_before_anything_is_computed(old, new, words):
+    refuses(PlanError, words, parse, CELL.replace(old, new) if old else f"{CELL}{new}\n")
 
 
 def test_a_chain_and_an_infinite_clip_can_be_planned():
@@ -145,44 +88,3 @@ def test_a_chain_and_an_infinite_clip_can_be_planned():
     cell = parse(text).cell[0]
     assert construct(cell.defense, "defense") == Chain(DPSGD(math.inf, 0.0), Sign())
     assert cell.meaning["defense"]["defenses"][0]["clip"] == "inf"
-
-
-def test_an_untrusted_module_is_not_even_imported(tmp_path, monkeypatch):
-    (tmp_path / "hostile.py").write_text("raise SystemExit('imported')")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(PlanError):
-        parse(CELL + 'model = {name = "hostile.Net"}\n')
-    assert "hostile" not in sys.modules
-
-
-scalars = st.one_of(
-    st.integers(-3, 3), st.floats(allow_nan=True), st.text(max_size=5), st.booleans(), st.none()
-)
-values = st.recursive(
-    scalars,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["name", "secret", "batch", "x"]), inner, max_size=3),
-    ),
-    max_leaves=6,
-)
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            ["data", "game", "attack", "model", "defense", "rounds", "trials", "train", "observe", "x"]
-        ),
-        values,
-        max_size=6,
-    )
-)
-@settings(max_examples=300, deadline=None)
-def test_any_cell_is_accepted_or_refused_in_one_sentence(cell):
-    from leakscope.run.plan import from_document
-
-    base = {"data": {"name": "synthetic"}, "game": {"name": "Inference", "secret": "group"}}
-    try:
-        from_document({"cell": [base | cell]})
-    except PlanError as error:
-        assert "\n" not in str(error)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from builders import refuses
 
 from leakscope.core.errors import ArgumentError
 from leakscope.report import plot
@@ -46,14 +47,12 @@ def test_a_scale_maps_its_ends_and_keeps_what_is_outside_at_them(log):
     scale = Scale(0.01, 100, 10, 210, log)
     assert [scale(v) for v in (0.01, 100, 0, -5, math.inf)] == pytest.approx([10, 210, 10, 10, 210])
     assert scale(1) == pytest.approx(110 if log else 11.98, abs=0.01)
-    with pytest.raises(ArgumentError, match="value must be a number, got nan"):
-        scale(math.nan)
+    refuses(ArgumentError, "value must be a number, got nan", scale, math.nan)
 
 
 @pytest.mark.parametrize("ends", [(1, 1), (2, 1), (0, math.inf), (math.nan, 1)])
 def test_an_axis_without_length_is_refused(ends):
-    with pytest.raises(ArgumentError, match="ends of an axis"):
-        Axis(*ends)
+    refuses(ArgumentError, "ends of an axis", Axis, *ends)
     with pytest.raises(ArgumentError):
         Axis(0.0, 1.0, log=True)
 
@@ -66,14 +65,8 @@ def test_ticks_are_round_rising_and_inside(ends):
     assert values == sorted(set(values))
     assert all(ends[0] - 1e-9 * (ends[1] - ends[0]) <= value <= ends[1] * (1 + 1e-9) for value in values)
     assert [float(word.replace("−", "-")) for _, word in axis.ticks] == pytest.approx(values)
-    assert [word for _, word in linear((0, 1), "t", percent=True).ticks] == [
-        "0%",
-        "20%",
-        "40%",
-        "60%",
-        "80%",
-        "100%",
-    ]
+    expected = ["0%", "20%", "40%", "60%", "80%", "100%"]
+    assert [word for _, word in linear((0, 1), "t", percent=True).ticks] == expected
 
 
 def test_categories_stand_in_the_middle_of_equal_places():

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 import tomli_w
-from builders import DEFAULTS, KINDS, MARKING, alive, attempts, cell, mark, numbers, start, wait
+from builders import DEFAULTS, KINDS, MARKING, alive, attempts, cell, mark, numbers, refuses, start, wait
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, MissingExtra
@@ -140,22 +140,19 @@ def test_records_that_cannot_be_loaded_are_left_to_the_cell_to_tell():
     assert "nowhere.npz" in engines.run_task(gone, 0, trusted=(), spare=1).said
 
 
-def test_an_address_without_ray_is_refused():
-    with pytest.raises(ArgumentError, match="--engine ray"):
-        engines.chosen("loky", address="127.0.0.1:6379")
+ADDRESSES = ("", "auto", "host", "host:port", "host:99999", ":6379", "ray://", "[::1")
 
 
 @pytest.mark.parametrize(
-    "address", ["", "auto", "host", "host:port", "host:99999", ":6379", "ray://", "[::1"]
+    ("engine", "address", "words"),
+    [
+        ("loky", "127.0.0.1:6379", "--engine ray"),
+        ("spark", None, "engine must be loky or ray, got 'spark'"),
+        *(("ray", address, "must be HOST:PORT or ray://HOST:PORT") for address in ADDRESSES),
+    ],
 )
-def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(ArgumentError, match="must be HOST:PORT or ray://HOST:PORT"):
-        engines.chosen("ray", address=address)
-
-
-def test_an_engine_of_another_name_is_refused():
-    with pytest.raises(ArgumentError, match="engine must be loky or ray, got 'spark'"):
-        engines.chosen("spark")
+def test_an_engine_or_address_that_is_none_is_refused(engine, address, words):
+    refuses(ArgumentError, words, engines.chosen, engine, address=address)
 
 
 def test_without_ray_the_pip_line_is_given(monkeypatch):

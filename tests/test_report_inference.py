@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from builders import HOSTILE, Tags, cell, fail, game, grid, measure, transcript
+from builders import Page, cell, fail, game, grid, measure, transcript
 from scipy import stats
 
 from leakscope import Transcript, tpr_at_fpr
@@ -22,37 +22,14 @@ from leakscope.report import page as report
 from leakscope.report import pages
 from leakscope.run import experiment
 
-VOID = {"meta", "br", "img", "input", "link", "hr"}
 PRUNING, DPSGD = {"name": "Pruning", "rate": 0.99}, {"name": "DPSGD", "clip": 1.0, "noise": 8.0}
 
 
-class Page(Tags):
-    """Tags of a page that are checked to be closed in the order they were opened."""
-
-    def __init__(self, html: str) -> None:
-        self.open: list[str] = []
-        super().__init__(html)
-        assert self.open == []
-        self.html = html
-
-    def handle_starttag(self, tag, attrs):
-        assert len({name for name, _ in attrs}) == len(attrs), f"an attribute twice in <{tag}>"
-        super().handle_starttag(tag, attrs)
-        self.open += [] if tag in VOID else [tag]
-
-    def handle_startendtag(self, tag, attrs):
-        super().handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    @property
-    def tables(self) -> list[list[list[str]]]:
-        """The rows of the table right under each figure."""
-        under = r"</figure>\s*<details class=\"data\">.*?<tbody>(.*?)</tbody>"
-        bodies = re.findall(under, self.html, re.S)
-        rows = [re.findall(r"<tr>(.*?)</tr>", body, re.S) for body in bodies]
-        return [[re.findall(r"<td>(.*?)</td>", row) for row in table] for table in rows]
+def tables(shown: Page) -> list[list[list[str]]]:
+    """The rows of the table right under each figure."""
+    under = r"</figure>\s*<details class=\"data\">.*?<tbody>(.*?)</tbody>"
+    rows = [re.findall(r"<tr>(.*?)</tr>", body, re.S) for body in re.findall(under, shown.html, re.S)]
+    return [[re.findall(r"<td>(.*?)</td>", row) for row in table] for table in rows]
 
 
 def page(*results, **options) -> Page:
@@ -82,36 +59,6 @@ def noisy():
 # Nothing of the data becomes markup, and the page is whole
 
 
-def hostile():
-    named = {"data": {"name": "csv", "path": f"/home/me/{HOSTILE.replace('/', ':')}.csv", "by": HOSTILE}}
-    named |= {"defense": {"name": HOSTILE, HOSTILE: HOSTILE}, "attack": {"name": HOSTILE}, "id": HOSTILE}
-    one = game(HOSTILE, **named, game={"name": "Inference", "secret": HOSTILE, "known": [HOSTILE]})
-    one = ask(one, values=(HOSTILE, HOSTILE), column=HOSTILE)
-    canary = measure("canary")
-    audit = {"attribute": HOSTILE, "values": (HOSTILE, HOSTILE), "statistic": HOSTILE}
-    audits = [alter(canary, cell={"trials": 50 + i}, clip=4.0 + i, **audit) for i in range(2)]
-    kinds = [
-        ask(alter(one, cell={"trials": 3 + i}), kind=kind)
-        for i, kind in enumerate(("property", "distribution", "user", HOSTILE))
-    ]
-    return [
-        one,
-        *kinds,
-        *audits,
-        fail(game("age"), HOSTILE),
-        fail(alter(canary, cell={"trials": 9}), HOSTILE),
-    ]
-
-
-def test_no_name_in_the_data_becomes_markup_and_no_folder_is_told():
-    shown = page(*hostile(), plan=HOSTILE, title=HOSTILE)
-    assert not {"script", "img", "iframe", "object", "link"} & {tag for tag, _ in shown.seen}
-    assert not [name for _, attrs in shown.seen for name in attrs if name.startswith("on")]
-    assert "<script>alert(1)</script>" in shown.text
-    assert "{{ 7 * 7 }}" in shown.text
-    assert "/home/me" not in shown.text
-
-
 @pytest.mark.parametrize(
     "results", [[], [game()], [fail(game())], [game(), fail(game("age"))], grid(20, seeds=2)]
 )
@@ -129,7 +76,7 @@ def test_every_chart_is_named_reachable_and_followed_by_its_table(noisy):
     shown = page(
         setting(), setting(PRUNING), noisy, canary, alter(canary, cell={"trials": 41}, crafted=False)
     )
-    assert shown.html.count("<figure>") == len(shown.tables)
+    assert shown.html.count("<figure>") == len(tables(shown))
     for chart in re.findall(r"<svg[^>]*role=\"img\"[^>]*>.*?</svg>", shown.html, re.S):
         assert re.search(r"role=\"img\"[^>]*><title>[^<]+</title><desc>[^<]+</desc>", chart)
         assert 'tabindex="0"' in chart
@@ -140,11 +87,6 @@ def test_the_same_results_in_any_order_give_the_same_page():
     once = page(*results).html
     random.Random(0).shuffle(results)
     assert page(*results).html == once
-
-
-def test_missing_results_are_counted():
-    assert "1 of 12 results are there" in page(game(), wanted=12).text
-    assert "results are there" not in page(game(), wanted=1).text
 
 
 @pytest.mark.parametrize("columns", [("sex",), tuple(f"a column with a long name, {i}" for i in range(50))])
@@ -166,29 +108,6 @@ def test_five_thousand_cells_stay_under_a_megabyte_and_a_long_plan_is_named_and_
 # What each number says
 
 
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [
-        ("attribute", "tells the sex of that group right in"),
-        ("property", "which is not part of the training data"),
-        ("distribution", "in which of 6 ranges the share of Male"),
-        ("user", "picks the right person of 6 (sex)"),
-    ],
-)
-def test_each_kind_of_secret_is_told_in_its_own_words(kind, words):
-    (verdict,) = tell([ask(game(), kind=kind, values=("Male",), chances=(1 / 6,) * 6)]).verdicts
-    assert words in verdict.sentence
-    assert "90% of cases (95% interval 87 to 93%). Guessing without the updates: 50%." in verdict.sentence
-
-
-def test_each_kind_of_secret_states_its_chances():
-    text = page(game(prior=0.25)).text
-    assert "Chances: a (25%), b (75%)." in text
-    ranges = "none (17%), 0–20% (17%), 20–40% (17%), 40–60% (17%), 60–80% (17%), 80–100% (17%)."
-    shares = ask(game(), kind="distribution", values=("Male",), chances=(1 / 6,) * 6)
-    assert f"Chances: {ranges}" in page(shares).text
-
-
 def test_secrets_of_one_column_are_told_apart_by_kind_and_by_data():
     inside = ask(
         game(
@@ -197,7 +116,7 @@ def test_secrets_of_one_column_are_told_apart_by_kind_and_by_data():
         ),
         kind="property",
     )
-    names = {row[0] for row in page(game(), inside).tables[0]}
+    names = {row[0] for row in tables(page(game(), inside))[0]}
     assert names == {"sex (attribute)", "sex (property)"}
     files = [game(data={"name": "csv", "path": f"/{folder}/t.csv"}) for folder in "ab"]
     assert len(group_settings(files)) == 2
@@ -268,7 +187,7 @@ def test_one_seed_keeps_its_interval_and_several_have_students():
 
 def test_the_tables_under_the_figures_hold_the_data():
     one = measure("game")
-    found, (overview, roc, rounds) = one.found, page(one).tables
+    found, (overview, roc, rounds) = one.found, tables(page(one))
     gain = found.scores.advantage
     assert overview[0][2:5] == [f"{value:.3f}" for value in (gain.value, gain.low, gain.high)]
     measured = {(f"{100 * fpr:.3g}%", f"{100 * tpr:.1f}%") for fpr, tpr in found.roc}
@@ -278,16 +197,6 @@ def test_the_tables_under_the_figures_hold_the_data():
         alone, so_far = both.single.auroc, both.accumulated.auroc
         spans = [f"{e.low:.3f} to {e.high:.3f}" for e in (alone, so_far)]
         assert row == [str(i), f"{alone.value:.3f}", spans[0], f"{so_far.value:.3f}", spans[1]]
-
-
-def test_every_measure_stands_with_its_interval_and_what_no_leakage_looks_like():
-    one = game(prior=0.25)
-    text, scores = page(one).text, one.found.scores
-    for e, chance in ((scores.success, "75.0%"), (scores.tpr_at_1, "1.0%"), (scores.tpr_at_01, "0.1%")):
-        few = r"( too few trials [a-z ]+)?"
-        span = f"{100 * e.value:.1f}% {100 * e.low:.1f}% to {100 * e.high:.1f}%"
-        assert re.search(f"{re.escape(span)}{few} {re.escape(chance)}", text)
-    assert f"{scores.auroc.value:.3f} {scores.auroc.low:.3f} to {scores.auroc.high:.3f} 0.5" in text
 
 
 @pytest.mark.parametrize(("kinds", "fpr"), [(2, 0.001), (2, 0.01), (3, 0.01)])
@@ -310,19 +219,13 @@ def test_too_few_trials_are_said_to_be_so_and_one_more_is_enough(kinds, fpr):
     assert f"on average {needed:,} in all" in page(one).text
 
 
-def test_who_knows_what_is_said():
-    told = game(game={"name": "Inference", "secret": "sex", "known": ["age"]})
-    untold = ask(game("race", game={"name": "Distribution", "column": "race"}), kind="distribution")
-    assert "For sex (attribute): the batch's means of age." in page(told, untold).text
-    assert any("--known does not reach Distribution" in line for line in tell([told, untold]).remarks)
-    assert not tell([untold]).remarks
-    whole, loose = game(data={"name": "adult", "by": "patient"}), game("race")
-    assert "Training, test and public records are disjoint." in page(loose).text
-    assert "the people in them (patient): nobody is in two" in page(whole).text
-    assert "except for race (attribute)" in page(whole, loose).text
+def test_only_who_knows_the_defense_is_said_to_know_it_and_only_people_who_are_split_to_be():
     words = "It knows which defense is in place and all its settings"
     assert words in page(setting(PRUNING)).text
     assert words not in page(setting(), setting(PRUNING, aware=False)).text
+    whole, loose = game(data={"name": "adult", "by": "patient"}), game("race")
+    assert "the people in them (patient): nobody is in two" in page(whole).text
+    assert "except for race (attribute)" in page(whole, loose).text
 
 
 # Defenses
@@ -334,7 +237,7 @@ def test_a_frontier_needs_two_defenses_or_strengths_and_its_table_holds_its_data
     groups = {key: draw_frontier(*group_settings(results)) for key, results in drawn.items()}
     assert [key for key, found in groups.items() if found] == [3, 4]
     cheap = setting(PRUNING, rate=0.52, accuracy=0.7)
-    rows = next(t for t in page(setting(), cheap).tables if t[0][0] == "1" and len(t[0]) == 8)
+    rows = next(t for t in tables(page(setting(), cheap)) if t[0][0] == "1" and len(t[0]) == 8)
     e = cheap.found.scores.advantage
     assert rows[1][1:3] == ["Pruning (rate 0.99), adversary aware", "70.0%"]
     assert rows[1][4:7] == ["10.0%", f"{e.value:.3f}", f"{e.low:.3f} to {e.high:.3f}"]
@@ -396,17 +299,12 @@ def test_bounds_and_epsilon_are_of_what_was_shown_and_the_training_stands_apart(
     text, found = page(one).text, one.found
     assert said in text
     assert ("adds no noise" in text) == (not found.bounds.noise)
-    if found.guarantee.shown is None:
+    shown, training = found.guarantee.shown, found.guarantee.training
+    if shown is None:
         assert "No ε holds for what the adversary saw." in text
     else:
-        assert (
-            f"What the adversary saw, 2 rounds of the same 4 records: ε = {pages.promised(found.guarantee.shown.added)}"
-            in text
-        )
-        assert (
-            f"apart from what this adversary saw: ε = {pages.promised(found.guarantee.training.added)}"
-            in text
-        )
+        assert f"2 rounds of the same 4 records: ε = {pages.promised(shown.added)}" in text
+        assert f"apart from what this adversary saw: ε = {pages.promised(training.added)}" in text
 
 
 def test_over_seeds_the_weakest_bound_and_epsilon_stand_and_a_missing_one_means_none(noisy):
@@ -434,20 +332,10 @@ def test_a_bound_below_one_is_a_tick_on_the_strip(noisy, bound, ticks):
 
 
 def test_a_certified_epsilon_is_never_rounded_up_and_a_promised_one_never_down():
-    assert [pages.certified(v) for v in (5.369, 0.01999, 12.39, 7.0, 0.0)] == [
-        "5.36",
-        "0.0199",
-        "12.3",
-        "7",
-        "0",
-    ]
-    assert [pages.promised(v) for v in (5.361, 0.01991, 7.0, 2841.2, 0.0)] == [
-        "5.37",
-        "0.02",
-        "7",
-        "2850",
-        "0",
-    ]
+    below = {5.369: "5.36", 0.01999: "0.0199", 12.39: "12.3", 7.0: "7", 0.0: "0"}
+    above = {5.361: "5.37", 0.01991: "0.02", 7.0: "7", 2841.2: "2850", 0.0: "0"}
+    assert {value: pages.certified(value) for value in below} == below
+    assert {value: pages.promised(value) for value in above} == above
 
 
 # Audits of a mechanism
@@ -507,14 +395,14 @@ def test_histograms_hold_every_trial_and_several_audits_share_a_chart_of_epsilon
             "h0": (1.0,) * n,
             "h1": tuple(map(float, range(n))),
         }
-        (table,) = page(alter(canary, histogram=canary.found.histogram.model_copy(update=many))).tables
+        (table,) = tables(page(alter(canary, histogram=canary.found.histogram.model_copy(update=many))))
         assert len(table) <= mechanism.BINS
         assert [sum(float(row[k].replace(",", "")) for row in table) for k in (2, 3)] == [n, sum(range(n))]
     three = [certify(low, cell={"trials": 40 + i}, clip=4.0 - i) for i, low in enumerate((0.7, 0.5, 0.0))]
     shown = page(*three, certify(0.2, cell={"trials": 50}, crafted=False))
     charts = [c for c in re.findall(r"<svg class=\"chart\".*?</svg>", shown.html, re.S) if "log scale" in c]
     assert len(charts) == 1
-    ledger = next(table for table in shown.tables if len(table[0]) == 14)
+    ledger = next(table for table in tables(shown) if len(table[0]) == 14)
     assert [row[1] for row in ledger][:1] == ["4.0"]
     assert "log scale" not in page(canary).html
     assert "Crafted record" in shown.text

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
+from layer_cells import TABLE, cell, people, run
 
 from leakscope import Dataset
 from leakscope.audits.layers.found import LayersFound
@@ -17,68 +16,22 @@ from leakscope.audits.layers.kind import KIND
 from leakscope.audits.layers.page.claims import judge_claims
 from leakscope.audits.layers.page.maps import layer_maps
 from leakscope.core.errors import ArgumentError, DataError
-from leakscope.data import synthetic
 from leakscope.results.cell import Cell
-from leakscope.results.format1.layers import reshape_layers
 from leakscope.results.kind import World, headline, numbers
-from leakscope.results.number import as_csv
-from leakscope.results.result import Result, find_checks
+from leakscope.results.result import find_checks
 
-GOLDEN = Path(__file__).parent / "golden/format1/layers/cells"
-HOSTILE = "<script>alert(1)</script>\"' onload=alert(2) <img src=x onerror=alert(3)> {{ 7 * 7 }} &amp;"
-LINEAR = {"name": "Posterior", "head": {"name": "LDA"}, "reduce": {"name": "UnitMax"}}
-GAME = {
-    "name": "LayerAudit",
-    "secrets": ["group", "coin"],
-    "batch": 4,
-    "splits": 5,
-    "sensitive": 2,
-    "family": {"name": "Family", "folds": 2, "members": [LINEAR]},
-}
-TABLE = {
-    "data": {"name": "synthetic"},
-    "model": {"name": "MLP", "hidden": [6, 4]},
-    "rounds": 1,
-    "trials": 150,
-    "rehearsals": 200,
-    "train": 300,
-    "public": 300,
-}
 PICTURES = TABLE | {
-    "model": {"name": "LeNet"},
+    "model": {"name": "LeNet"}, "train": 20, "public": 20,
     "game": {
-        "name": "LayerAudit",
-        "images": 2,
-        "shown": True,
-        "sensitive": 2,
-        "columns": 4,
+        "name": "LayerAudit", "images": 2, "shown": True, "sensitive": 2, "columns": 4,
         "reconstruct": {"name": "InvertingGradients", "label": "known", "iterations": 2},
     },
-    "train": 20,
-    "public": 20,
-}
-
-
-def cell(game=None, **changes):
-    return Cell.model_validate(TABLE | {"game": GAME | (game or {})} | changes)
-
-
-def run(cell, records, seed=0):
-    world = World(cell, seed, records)
-    KIND.check(world)
-    return Result[LayersFound](
-        key=cell.key(seed), seed=seed, kind="layers", cell=cell, found=KIND.run(world).found
-    )
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def records():
-    """The group makes the first input six times as large; the coin is in no input."""
-    made = synthetic(records=900, shift=0.0)
-    x = made.x.clone()
-    x[:, 0] *= 1 + 5 * made.private["group"]
-    coin = torch.randint(2, (900,), generator=torch.Generator().manual_seed(0))
-    return dataclasses.replace(made, x=x, private={**made.private, "coin": coin})
+    return people()
 
 
 @pytest.fixture(scope="module")
@@ -159,33 +112,12 @@ def words(chapter):
 # What was found is typed, and every number of it has a row.
 
 
-def test_what_was_found_survives_the_disk(runs, guarded, pictured):
-    for result in (*runs, guarded, pictured):
-        assert LayersFound.model_validate_json(result.found.model_dump_json()) == result.found
-        whole = Result[LayersFound].model_validate_json(result.model_dump_json())
-        assert whole == result
-
-
-def test_layers_are_called_by_what_they_are(one, pictured):
-    assert [layer.title for layer in one.found.layers] == [
-        "layer 1, linear 10 to 6",
-        "layer 2, linear 6 to 4",
-        "layer 3, linear 4 to 2",
-    ]
-    assert pictured.found.layers[1].title == "layer 2, convolution 6 to 16, 5 x 5"
-    assert one.found.title(("0", "2")) == "layers 1 + 2, linear 10 to 6 + linear 6 to 4"
-    assert tell(one).sentence.split(": ")[1].startswith("Layer 1, linear 10 to 6, gave away most about group")
-
-
 def test_a_limit_on_information_fails_on_every_layer_that_gives_more(one):
     leaking = with_latent(one, (0.66, 0.2, 0.0), together=0.66)
     rows = [row for row in numbers(leaking) if row.measure == "information" and row.about == "leakage"]
     low = {row.part: row.low for row in rows}
-    assert {part for part, value in low.items() if value > 0.1} == {
-        "all layers",
-        "layer 1, linear 10 to 6 [0]",
-        "layer 2, linear 6 to 4 [2]",
-    }
+    expected = {"all layers", "layer 1, linear 10 to 6 [0]", "layer 2, linear 6 to 4 [2]"}
+    assert {part for part, value in low.items() if value > 0.1} == expected
     assert {row.bound for row in rows} == {"lower"}  # which can never pass a limit
     assert {row.question for row in rows} == {"layers"}
 
@@ -205,13 +137,6 @@ def test_every_layer_and_secret_has_its_numbers_and_what_they_rest_on(one):
             assert row.basis.low(0.025) == pytest.approx(row.low)
         if row.measure == "auroc":
             assert row.basis.low(0.025) == pytest.approx(row.low)
-
-
-def test_no_two_rows_are_about_the_same(runs, guarded, pictured):
-    for result in (*runs, guarded, pictured):
-        keys = [(row.about, row.secret, row.part, row.measure) for row in numbers(result)]
-        assert len(keys) == len(set(keys))
-        assert {row.attack for row in numbers(result) if row.about == "diagnostic"} <= {""}
 
 
 def test_what_needs_no_attack_and_what_was_tried_have_rows_too(one):
@@ -251,13 +176,6 @@ def test_self_checks_are_found_under_their_secret_and_layer(one):
     assert where[:5] == ["group, 0", "group, 2", "group, 4", "group, all layers", "group, counts of labels"]
 
 
-def test_no_picture_of_a_record_is_in_any_table(pictured):
-    (first, *_) = pictured.found.pictures
-    table = as_csv(numbers(pictured))
-    assert first.original not in table
-    assert "the inputs" in table
-
-
 @pytest.mark.parametrize(
     ("game", "changes", "error", "reason"),
     [
@@ -276,21 +194,6 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_trained(
     for seed in (0, 1):
         with pytest.raises(error, match=reason):
             KIND.check(World(cell(game, **changes), seed, records))
-
-
-def test_results_of_the_first_format_are_read(one):
-    for path in sorted(GOLDEN.glob("*.json")):
-        old = json.loads(path.read_text())
-        found = LayersFound.model_validate(reshape_layers(old))
-        assert [layer.place for layer in found.layers] == [1, 2, 3]
-        assert found.layers[1].title.startswith("layer 2, linear ")
-        latent = old["localisation"]["latent"][0]
-        for key, leak in found.latent[0].layers.items():
-            assert leak.information.value == latent["layers"][key]["information"]["value"]
-            assert list(leak.layers) == key.split("+")
-        result = one.model_copy(update={"found": found, "cell": Cell.model_validate(old["cell"])})
-        assert tell(result).severity != "failed"
-        assert all(row.value is not None for row in numbers(result))
 
 
 # No false all-clear: wherever nothing is said to be found, nothing was.
@@ -477,24 +380,6 @@ def test_no_distance_is_part_of_any_order_of_layers(one):
 # The page.
 
 
-def test_the_page_shows_every_layer_secret_and_measure(runs):
-    chapter = KIND.tell(runs)
-    text = words(chapter)
-    for part in (
-        "Layer 1, linear 10 to 6",
-        "All layers",
-        "Counts of labels",
-        "group",
-        "coin",
-        "Over 2 seeds",
-    ):
-        assert part in text
-    heads = re.findall(r">(layer \d|linear)</text>", str(chapter.body))
-    assert {"layer 1", "layer 2", "layer 3", "linear"} <= set(heads)
-    assert "layer 1, group: " in chapter.body  # a mark with its words
-    assert "The intervals of 0" not in text
-
-
 def test_labels_that_tell_by_themselves_and_a_weak_adversary_are_said(one):
     labels = one.found.latent[0].labels
     loud = labels.model_copy(update={"information": moved(labels.information, 0.1)})
@@ -522,20 +407,6 @@ def test_pictures_come_with_a_warning_and_only_if_they_are_there(pictured):
     forged["pictures"][0]["original"] = '" onerror="alert(1)'
     with pytest.raises(ValueError, match="pattern"):
         LayersFound.model_validate(forged)
-
-
-def test_no_name_in_an_audit_becomes_markup(one):
-    layers = tuple(layer.model_copy(update={"kind": HOSTILE}) for layer in one.found.layers)
-    named = with_latent(one, secret=HOSTILE, values=(HOSTILE,))
-    rows = tuple(row.model_copy(update={"secret": HOSTILE}) for row in one.found.protection)
-    hostile = with_found(named, layers=layers, protection=rows)
-    odd = one.cell.model_copy(update={"data": {"name": HOSTILE}, "model": {"name": HOSTILE}})
-    failed = one.model_copy(update={"found": None, "error": HOSTILE, "seed": 7, "cell": odd})
-    chapter = KIND.tell([hostile.model_copy(update={"cell": odd}), failed])
-    assert "<script" not in chapter.body
-    assert "<img" not in chapter.body
-    assert "&lt;script&gt;alert(1)" in chapter.body
-    assert HOSTILE in chapter.verdicts[0].sentence  # plain text, escaped where it is put on a page
 
 
 def test_cells_that_differ_are_told_apart_in_the_same_order_whatever_comes_first(runs, guarded):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import replace
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 import torch
+from builders import HOSTILE, Named, Page, record_digits
 
 from leakscope import Transcript, tpr_at_fpr
 from leakscope.audits.membership.found import MembershipFound
@@ -17,19 +14,12 @@ from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.seeds import watches
 from leakscope.audits.membership.view import ClientReading, pick_strongest
 from leakscope.core.dataset import Dataset
-from leakscope.core.rng import seeded
 from leakscope.data import load
-from leakscope.models import MLP, build
 from leakscope.results.averages import Average, needed
 from leakscope.results.cell import Cell
-from leakscope.results.format1.membership import reshape_membership
 from leakscope.results.kind import World, headline, numbers
 from leakscope.results.result import Result, find_checks
-from leakscope.training import Local, federate
-from leakscope.training.recording import Recorder
 
-GOLDEN = Path(__file__).parent / "golden" / "format1"
-HOSTILE = "<script>alert(1)</script>\"' onload=alert(2) {{ 7 * 7 }} &amp;"
 LOCAL = {"name": "Local", "rate": 0.1, "batch": 20}
 FROZEN = {"name": "Within", "defense": {"name": "Withhold"}, "layers": ["1.weight", "1.bias"]}
 BLIND = {"name": "Cosine", "layer": "1"}  # looks at the layer that `FROZEN` withholds
@@ -52,38 +42,8 @@ def fail(cell: Cell, seed: int = 0) -> Result[MembershipFound]:
     return Result(key=cell.key(seed), seed=seed, kind="membership", cell=cell, error="DataError: no records")
 
 
-class Text(HTMLParser):
-    """A page's words and tags, without its pictures."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words, self.rows, self._aside, self._within = "", [], 0, False
-        self.feed(html)
-        self.words = " ".join(self.words.split())
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._aside += tag == "svg"
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-            self._within = True
-
-    def handle_endtag(self, tag):
-        self._aside -= tag == "svg"
-        self._within = self._within and tag not in ("td", "th")
-
-    def handle_data(self, data):
-        if not self._aside:
-            self.words += f" {data}"
-            if self._within:
-                self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
-
-
-def page(*results: Result[MembershipFound]) -> Text:
-    return Text(str(KIND.tell(results).body))
+def page(*results: Result[MembershipFound]) -> Page:
+    return Page(str(KIND.tell(results).body))
 
 
 @pytest.fixture(scope="session")
@@ -104,33 +64,28 @@ def frozen() -> Result[MembershipFound]:
     return run(cell_of(attacks=(BLIND,), clients=1, size=300, upload=FROZEN, cell={"rounds": 5}))
 
 
+class Idle(Named):
+    """Records one client as it trains, and the others as if they sent back what they were given."""
+
+    def update(self, r, client, params, **facts):
+        super().update(r, client, params, **facts)
+        for name in self.names[1:]:
+            self.recorder.update(r, name, self.params, samples=20)
+
+
+class Differences(Named):
+    """Records differences as if they were parameters."""
+
+    def update(self, r, client, params, **facts):
+        super().update(r, client, {name: params[name] - self.params[name] for name in params}, **facts)
+
+
 @pytest.fixture(scope="session")
 def hospitals(tmp_path_factory) -> Result[MembershipFound]:
     """A recording of twelve clients, of whom one uploads what it learned and the others nothing."""
-    data, folder = load("digits").distinct(), tmp_path_factory.mktemp("recorded") / "spring"
-    order = torch.randperm(len(data), generator=seeded(0, "order"))
-    names = ("hospital_a", HOSTILE, *(f"hospital_{i}" for i in "cdefghijkl"), "nobody")
-    codes = torch.full((len(data),), 12)
-    codes[order[:240]] = torch.arange(240) // 20
-    model = build(MLP((128,)), data, seeded(0, "model"))
-    recorder = Recorder(folder, model, model_name="mlp")
-
-    class Idle:
-        """Records one client as it trains, and eleven that send back what they were given."""
-
-        def global_model(self, r, params):
-            self.params = params
-            recorder.global_model(r, params)
-
-        def update(self, r, client, params, **facts):
-            recorder.update(r, names[0], params, **facts)
-            for name in names[1:12]:
-                recorder.update(r, name, self.params, samples=20)
-
-    own = data.take((codes == 0).nonzero()[:, 0])
-    local = Local(0.1, batch=20)
-    federate(model, [own], rounds=4, rng=seeded(0, "training"), local=local, recorder=Idle())
-    candidates = Dataset(data.x, data.y, {"client": codes}, name="candidates", values={"client": names})
+    folder = tmp_path_factory.mktemp("recorded") / "spring"
+    names = ("hospital_a", HOSTILE, *(f"hospital_{i}" for i in "cdefghijkl"))
+    candidates = record_digits(folder, names, 20, hidden=128, rounds=4, trained=1, by=Idle)
     game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": "Whitened"}]}
     game |= {"known": 0.2, "held": 0.2}
     tables = {"data": {"name": "csv", "path": "/home/me/candidates.csv"}, "game": game, "note": HOSTILE}
@@ -174,11 +129,6 @@ def test_members_that_only_a_taught_attack_finds_are_not_passed_over():
     assert pick_strongest([reading(), taught]) is taught
     assert pick_strongest([reading((0.2, 0.04, 0.4)), taught]).severity == "substantial"
     assert not pick_strongest([reading(), reading((0.0, 0.0, 0.02), taught=True)]).taught
-
-
-def test_what_was_found_survives_being_written(plain, filtered, frozen, hospitals):
-    for result in (*plain, filtered, frozen, hospitals):
-        assert MembershipFound.model_validate_json(result.found.model_dump_json()) == result.found
 
 
 def test_every_client_has_numbers_of_its_own_of_which_the_mean_is_the_mean(plain, hospitals):
@@ -239,7 +189,7 @@ def test_noise_on_the_mean_of_clients_covers_no_upload():
     result = run(cell_of(upload=upload, cell={"rounds": 1}))
     assert result.found.guarantee.unit == "mean"
     assert {row.covers for row in numbers(result) if row.about == "bound"} == {"mean of clients"}
-    assert "whoever else sees uploads, no ε holds" in page(result).words
+    assert "whoever else sees uploads, no ε holds" in page(result).text
 
 
 def test_a_filter_that_statistics_pass_by_promises_nothing():
@@ -306,28 +256,9 @@ def test_a_client_of_whom_less_is_known_keeps_the_verdict_from_an_all_clear():
 
 
 def test_a_recording_whose_updates_are_not_what_the_server_averaged_is_no_all_clear(hospitals, tmp_path):
-    """Differences recorded as parameters; the honest recording's idle clients take nothing from it."""
+    """The honest recording's idle clients take nothing from it."""
     assert hospitals.found.agreement > 0.99
-    data = load("digits").distinct()
-    order = torch.randperm(len(data), generator=seeded(0, "order"))
-    codes = torch.ones(len(data), dtype=torch.long)
-    codes[order[:200]] = 0
-    model = build(MLP((32,)), data, seeded(0, "model"))
-    recorder = Recorder(tmp_path / "run", model, model_name="mlp")
-
-    class Differences:
-        def global_model(self, r, params):
-            self.params = params
-            recorder.global_model(r, params)
-
-        def update(self, r, client, params, **facts):
-            recorder.update(r, client, {name: params[name] - self.params[name] for name in params}, **facts)
-
-    local = Local(0.1, batch=20)
-    members = [data.take(order[:200])]
-    federate(model, members, rounds=3, rng=seeded(0, "training"), local=local, recorder=Differences())
-    values = {"client": ("0", "nobody")}
-    candidates = Dataset(data.x, data.y, {"client": codes}, name="candidates", values=values)
+    candidates = record_digits(tmp_path / "run", ("0",), 200, hidden=32, rounds=3, by=Differences)
     game = hospitals.cell.game | {"recording": str(tmp_path / "run")}
     changes = {"game": game, "model": {"name": "MLP", "hidden": [32]}}
     result = run(hospitals.cell.model_copy(update=changes), records=candidates)
@@ -346,7 +277,7 @@ def test_few_non_members_give_no_number():
         assert "%" not in verdict.sentence.split("not enough")[0]
         assert verdict.severity in ("ranking", "inconclusive")
         assert verdict.measure == "auroc"
-        clients = [row for row in Text(str(chapter.body)).rows if row and row[0] in ("0", "1", "2")]
+        clients = [row for row in Page(str(chapter.body)).rows if row and row[0] in ("0", "1", "2")]
         assert [row[3] for row in clients] == ["not enough evidence"] * 3
         assert "takes 437 judged records of nobody, and there were 99" in " ".join(chapter.remarks)
     assert "1% false alarms" not in headline(seeds[0])
@@ -374,7 +305,7 @@ def test_where_clients_are_not_told_apart_none_has_a_row(seen, sentence, assumed
     result = run(cell_of(seen=seen))
     assert result.found.attacks[0].clients == ()
     assert {row.part for row in numbers(result) if row.about == "leakage"} == {"Cosine"}
-    text = page(result).words
+    text = page(result).text
     assert sentence in KIND.tell([result]).verdicts[0].sentence
     assert "of their 150 records" in KIND.tell([result]).verdicts[0].sentence
     assert assumed in text
@@ -392,7 +323,7 @@ def test_the_cell_says_what_was_in_place_and_a_recording_does_not(hospitals, pla
     assert (asked.protected, asked.adaptive, asked.attack) == (True, False, "Cosine")
     assert (asked.secrets, asked.questions) == (("membership",), ("membership",))
     assert KIND.ask(free).attack == "Cosine"
-    assert "Not said by the recording" in page(hospitals).words
+    assert "Not said by the recording" in page(hospitals).text
 
 
 def test_a_defended_federation_stands_beside_the_one_without(plain):
@@ -408,7 +339,7 @@ def test_federations_and_seeds_that_failed_say_so(plain):
     chapter = KIND.tell([fail(cell_of())])
     assert chapter.verdicts[0].severity == "failed"
     assert "1 federation failed" in chapter.lead
-    assert "DataError: no records" in Text(str(chapter.body)).words
+    assert "DataError: no records" in Page(str(chapter.body)).text
     half = KIND.tell([plain[0], fail(plain[0].cell, 1)])
     assert "failed" not in half.lead
     assert "Seed 1 failed and is in no number here: DataError: no records" in half.verdicts[0].notes
@@ -418,7 +349,7 @@ def test_a_test_that_the_held_out_records_cannot_make_is_named():
     result = run(cell_of(held=30))
     (federation,) = watches([result])[0].federations
     assert federation.untested == [(0.01, 99)]
-    assert "No test at 1%: it takes 99 held-out records." in page(result).words
+    assert "No test at 1%: it takes 99 held-out records." in page(result).text
     assert any("takes 99 records of nobody, and there were 30" in r for r in KIND.tell([result]).remarks)
 
 
@@ -429,22 +360,12 @@ def test_a_rate_of_false_alarms_is_marked_where_luck_hardly_gives_it(plain):
     assert federation.unlikely(0.05, replace(realised, value=0.16))
 
 
-def test_the_figure_has_its_numbers_under_it_as_measured(frozen):
-    measured = {(f"{100 * f:.2f}%", f"{100 * t:.1f}%") for f, t in frozen.found.attacks[0].roc}
-    rows = [tuple(row) for row in page(frozen).rows if len(row) == 2 and row[0].endswith("%")]
-    assert len(rows) > 5
-    assert set(rows) <= measured
-
-
-def test_no_name_becomes_markup_and_no_record_or_path_reaches_the_page(hospitals):
-    html = str(KIND.tell([hospitals, fail(hospitals.cell, 1)]).body)
-    text = Text(html)
-    assert not {"script", "img", "iframe"} & {tag for tag, _ in text.tags}
-    assert not [name for _, attrs in text.tags for name in attrs if name.startswith("on")]
-    assert HOSTILE in text.words
-    assert "/home/me" not in html
-    assert "spring" in text.words
-    assert not re.findall(r"https?:|url\(|@import|src=", html)
+def test_no_name_of_a_client_becomes_markup_and_no_record_or_path_reaches_the_page(hospitals):
+    shown = page(hospitals, fail(hospitals.cell, 1))
+    assert not {"script", "img", "iframe"} & {tag for tag, _ in shown.seen}
+    assert not [name for _, attrs in shown.seen for name in attrs if name in ("src", "href")]
+    assert HOSTILE in shown.text
+    assert "/home/me" not in shown.html
 
 
 def test_the_same_results_give_the_same_page_in_any_order(plain, frozen, hospitals):
@@ -452,29 +373,6 @@ def test_the_same_results_give_the_same_page_in_any_order(plain, frozen, hospita
     written = [Result[MembershipFound].model_validate_json(result.model_dump_json()) for result in results]
     first, again = KIND.tell(results), KIND.tell(written[::-1])
     assert (first.body, first.verdicts) == (again.body, again.verdicts)
-    ids = [attrs["id"] for _, attrs in Text(str(first.body)).tags if "id" in attrs]
+    ids = [attrs["id"] for _, attrs in Page(str(first.body)).seen if "id" in attrs]
     assert {verdict.anchor for verdict in first.verdicts} <= set(ids)
     assert len(ids) == len(set(ids))
-
-
-OLD = [json.loads(path.read_text()) for path in sorted(GOLDEN.glob("[mr]e*/cells/*.json"))]
-
-
-@pytest.mark.parametrize("kept", [one for one in OLD if "membership" in one], ids=lambda one: one["key"][:6])
-def test_results_of_the_first_format_are_read_and_say_that_clients_were_not_kept(kept):
-    found = MembershipFound.model_validate(reshape_membership(kept))
-    result = Result(
-        key=kept["key"],
-        seed=kept["seed"],
-        kind="membership",
-        cell=Cell.model_validate(kept["cell"]),
-        found=found,
-    )
-    for attempt, old in zip(found.attacks, kept["membership"]["attacks"], strict=True):
-        assert attempt.name == old["attack"]
-        assert attempt.uses is not None
-        assert attempt.scores.tpr_at_1.low == old["estimates"]["tpr_at_1%"]["low"]
-        assert {name for name, _ in attempt.scores.present()} == set(old["estimates"])
-    assert len(numbers(result)) >= len(found.attacks)
-    notes = KIND.tell([result]).verdicts[0].notes
-    assert any("single clients was not kept" in note for note in notes) == (found.attacks[0].games > 1)

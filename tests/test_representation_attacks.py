@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from builders import QUICK, SURE, WIDTH, Nothing, identity, people
+from builders import QUICK, SURE, WIDTH, Nothing, identity, people, refuses
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import nn
 from torch.nn import functional as F
@@ -144,8 +144,7 @@ def test_the_stale_network_says_what_it_says_and_nothing_is_relearned():
     assert auroc(found).value > 0.8
     assert auroc(flipped).value < 0.2
     assert auroc(fresh).value > 0.8
-    with pytest.raises(ArgumentError, match=r"Stale\.privacy"):
-        told(Stale(), RepresentationChannel(identity()))
+    refuses(ArgumentError, r"Stale\.privacy", told, Stale(), RepresentationChannel(identity()))
 
 
 @dataclass(frozen=True)

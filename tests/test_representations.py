@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -65,8 +66,7 @@ def test_an_empty_subset_and_subsets_without_aggregate_are_refused_in_one_senten
         sent(RepresentationChannel(identity(), "mean"), data, torch.tensor([[1, 2], [-1, -1]]))
     with pytest.raises(ArgumentError, match="aggregate must be 'mean' or 'max'"):
         sent(RepresentationChannel(identity()), data, torch.tensor([[1, -1]]))
-    with pytest.raises(ArgumentError, match="draws must be at least 1"):
-        RepresentationChannel(identity(), draws=0)
+    refuses(ArgumentError, "draws must be at least 1", RepresentationChannel, identity(), draws=0)
 
 
 def test_a_records_draw_is_frozen_whatever_the_rng_and_another_under_another_key():
@@ -105,8 +105,7 @@ def test_the_whole_model_is_encoder_norm_and_head_and_its_gradients_can_be_relea
     view, _ = game.deal(GradientChannel(model, (parameters(model),)), 3, seeded(0, "deal"))
     assert set(view.releases[0].layers) == {"0.network.weight", "0.network.bias", "1.weight", "1.bias"}
     assert float(view.releases[0].layers["0.network.weight"].abs().max()) > 0
-    with pytest.raises(ArgumentError, match="encoder with a head"):
-        whole(identity())
+    refuses(ArgumentError, "encoder with a head", whole, identity())
 
 
 def test_subsets_have_the_ratio_they_were_drawn_for_and_a_size_that_says_nothing():
@@ -138,8 +137,7 @@ def test_subsets_have_the_ratio_they_were_drawn_for_and_a_size_that_says_nothing
     ],
 )
 def test_a_ratio_that_cannot_be_is_refused_in_one_sentence(settings, words):
-    with pytest.raises((ArgumentError, DataError), match=words):
-        Ratio(records(30), "u", **settings)
+    refuses((ArgumentError, DataError), words, Ratio, records(30), "u", **settings)
 
 
 def test_the_records_an_adversary_stops_by_are_not_those_it_learns_from():

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import pytest
 import torch
-from builders import measure
+from builders import measure, refuses
 from torch import nn
 from torch.nn import functional as F
 
@@ -110,22 +110,25 @@ def test_worlds_that_fit_are_played_whatever_is_believed_of_the_defense():
         played(game, through, replace(knowledge, channel=through))
 
 
-def test_another_model_is_an_error():
+def test_another_model_loss_or_scaling_is_an_error():
     game, channel, knowledge = world()
     moved = {name: weight + 1 for name, weight in channel.rounds[0].items()}
-    other = replace(channel, rounds=(moved,))
-    with pytest.raises(ArgumentError, match="must have the model that is sent out, got another"):
-        played(game, channel, replace(knowledge, channel=other))
-    more = replace(channel, rounds=(*channel.rounds, moved))
-    with pytest.raises(ArgumentError, match="got 2 where 1 are observed"):
-        played(game, channel, replace(knowledge, channel=more))
-
-
-def test_another_loss_is_an_error():
-    game, channel, knowledge = world()
-    smooth = replace(channel, loss=partial(F.cross_entropy, label_smoothing=0.2))
-    with pytest.raises(ArgumentError, match="must have the victim's loss"):
-        played(game, channel, replace(knowledge, channel=smooth))
+    smooth = partial(F.cross_entropy, label_smoothing=0.2)
+    raw = synthetic(records=400)
+    narrow = replace(game.data, x=game.data.x[:, :3])
+    for words, believed in (
+        ("must have the model that is sent out, got another", {"rounds": (moved,)}),
+        ("got 2 where 1 are observed", {"rounds": (*channel.rounds, moved)}),
+        ("must have the victim's loss", {"loss": smooth}),
+    ):
+        other = replace(knowledge, channel=replace(channel, **believed))
+        refuses(ArgumentError, words, played, game, channel, other)
+    for words, records in (
+        ("got scaling none where the victim has", raw),
+        ("must be scaled as the victim's", raw.standardised(raw.take(torch.arange(50)))),
+        ("must be of the victim's form", narrow),
+    ):
+        refuses(ArgumentError, words, played, game, channel, replace(knowledge, game=game.on(records)))
     again = replace(channel, loss=nn.CrossEntropyLoss())  # another function that says the same
     played(game, channel, replace(knowledge, channel=again))
 
@@ -149,19 +152,6 @@ def test_local_training_with_a_defense_of_its_own_fits_its_undefended_self():
     channel = UpdateChannel(model, (parameters(model),), local=Local(0.1, batch=2), inside=inside)
     game = Inference(train, "group", batch=2)
     played(game, channel, Knowledge(game.on(public), channel.undefended(), 40))
-
-
-def test_records_that_were_scaled_otherwise_are_an_error():
-    game, channel, knowledge = world()
-    raw = synthetic(records=400)
-    with pytest.raises(ArgumentError, match="got scaling none where the victim has"):
-        played(game, channel, replace(knowledge, game=game.on(raw)))
-    others = raw.standardised(raw.take(torch.arange(50)))
-    with pytest.raises(ArgumentError, match="must be scaled as the victim's"):
-        played(game, channel, replace(knowledge, game=game.on(others)))
-    narrow = replace(game.data, x=game.data.x[:, :3])
-    with pytest.raises(ArgumentError, match="must be of the victim's form"):
-        played(game, channel, replace(knowledge, game=game.on(narrow)))
 
 
 # On the page

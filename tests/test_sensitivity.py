@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from builders import refuses
 from scipy import stats
 from torch import nn
 from torch.nn import functional as F
@@ -284,8 +285,7 @@ def test_token_ids_without_an_embedding_or_with_one_used_twice_are_refused():
 
     ids = Dataset(torch.tensor([[1, 2, 0], [0, 1, 2]]), torch.tensor([0, 1]), {})
     for model, words in ((Counting(), "nn.Embedding"), (Twice(), "used 2 times")):
-        with pytest.raises(ArgumentError, match=words):
-            sensitivity(channel_of(model), Batch(ids, torch.tensor([[0], [1]])))
+        refuses(ArgumentError, words, sensitivity, channel_of(model), Batch(ids, torch.tensor([[0], [1]])))
 
 
 def test_noise_moves_no_derivative_and_a_defenses_loss_is_the_one_differentiated():
@@ -336,8 +336,7 @@ def test_the_model_the_records_and_the_randomness_of_others_are_left_as_they_wer
 )
 def test_bad_settings_are_told_in_one_sentence(words, settings):
     batch = Batch(images(2), torch.arange(2)[:, None])
-    with pytest.raises(ArgumentError, match=re.escape(words)):
-        sensitivity(channel_of(net()), batch, **settings)
+    refuses(ArgumentError, re.escape(words), sensitivity, channel_of(net()), batch, **settings)
 
 
 def test_one_trial_and_a_channel_of_updates_are_refused():

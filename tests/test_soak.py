@@ -9,30 +9,23 @@ import time
 from pathlib import Path
 
 import pytest
-from builders import alive, numbers, start, wait
+import tomli_w
+from builders import DEFAULTS, KINDS, alive, numbers, start, wait
 
 from leakscope.results import store
 from leakscope.run import sweep
 from leakscope.run.plan import parse
 
-PLAN = """
-[defaults]
-data = {name = "synthetic", records = 1200, shift = 1.0}
-attack = {name = "Posterior", head = {name = "RandomForest", trees = 10}}
-rounds = 2
-trials = 60
-rehearsals = 80
-train = 500
-public = 300
-"""
-for i, defense in enumerate(('"Sign"', '"Pruning", rate = 0.9', '"Noise", std = 0.1', '"Sign"')):
-    game = '"Inference", secret = "group"' if i % 2 else '"Distribution", column = "group", bins = 3'
-    PLAN += f"""
-[[cell]]
-id = "cell {i}"
-game = {{name = {game}, batch = 8}}
-defense = {{name = {defense}}}
-"""
+FOREST = {"name": "RandomForest", "trees": 10}
+LONGER = {"attack": {"name": "Posterior", "head": FOREST}, "trials": 60, "rehearsals": 80}
+GAMES = [KINDS["share"]["game"], KINDS["game"]["game"]]
+DEFENSES = (
+    {"name": "Sign"},
+    {"name": "Pruning", "rate": 0.9},
+    {"name": "Noise", "std": 0.1},
+    {"name": "Sign"},
+)
+CELLS = [{"id": f"cell {i}", "game": GAMES[i % 2], "defense": one} for i, one in enumerate(DEFENSES)]
 
 
 def done(folder: Path) -> int:
@@ -65,7 +58,7 @@ def test_killed_again_and_again_a_sweep_ends_with_the_same_results_and_leaves_no
     tmp_path, kills, seeds
 ):
     """With one worker and with two, after a result and before any; twenty times where there is time."""
-    text = f"seeds = {list(range(seeds))}\n{PLAN}"
+    text = tomli_w.dumps({"seeds": list(range(seeds)), "defaults": DEFAULTS | LONGER, "cell": CELLS})
     expected = list(map(numbers, sweep.run(parse(text), tmp_path / "calm", text=text, jobs=1)))
     (tmp_path / "plan.toml").write_text(text)
     rng = random.Random(0)

@@ -176,7 +176,7 @@ def test_functions_fit_a_screen(path):
             assert lines <= 60, f"{path.name}: {node.name} has {lines} lines"
 
 
-PARTS = sorted({*roles("attack", "head", "reduction", "defense", "model")} - {"Within"})
+PARTS = sorted({*roles("attack", "head", "reduction", "defense", "model", "estimator")} - {"Within"})
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -189,9 +189,11 @@ def test_every_part_is_frozen_and_its_repr_evaluates_back(name):
 
 def test_importing_leakscope_and_its_help_needs_no_torch():
     code = (
-        "import sys, leakscope, leakscope.cli; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+        "import sys, leakscope; from leakscope.cli import app; app(['--help'], standalone_mode=False); "
+        "sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    shown = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (shown.returncode, "leakscope audit adult" in shown.stdout) == (0, True)
 
 
 def test_nothing_is_unpickled_and_nothing_swallowed():

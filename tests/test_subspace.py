@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from builders import refuses
 from scipy import stats
 
 from leakscope.core.errors import ArgumentError
@@ -230,51 +231,38 @@ def test_the_same_randomness_gives_the_same_answer_and_inputs_stay():
 
 
 LAYERS = {"w": noise(4, (4, 3))}
+PEOPLE = torch.arange(4)
 
 
 @pytest.mark.parametrize(
-    ("words", "other", "settings"),
+    ("words", "settings"),
     [
-        ("subspace_distance.metric must be one of grassmann, asimov", LAYERS, {"metric": "angle"}),
-        ("subspace_distance.energy must be in (0, 1], or None, got 0", LAYERS, {"energy": 0}),
-        ("subspace_distance.splits must be at least 2, got 1", LAYERS, {"splits": 1}),
-        ("subspace_distance.level must be between 0 and 1", LAYERS, {"level": 95}),
-        ("and 'v' is in one of them only", {"v": LAYERS["w"]}, {}),
-        ("subspace_distance.layers1['w'] must be (4, *shape)", {"w": noise(4, (3, 4))}, {}),
-        ("subspace_distance.layers1['w'] must be finite", {"w": LAYERS["w"] * math.nan}, {}),
-        ("people0 and people1, or neither", LAYERS, {"people0": torch.arange(4)}),
-        (
-            "subspace_distance.people0 must be at least 2 people, got 1",
-            LAYERS,
-            {"people0": torch.zeros(4), "people1": torch.arange(1, 5)},
-        ),
-        (
-            "got person 2 on both sides",
-            LAYERS,
-            {"people0": torch.tensor([1, 1, 2, 2]), "people1": torch.tensor([2, 3, 4, 5])},
-        ),
-        (
-            "subspace_distance.people1 must be one number for each of 4 records, got (3,)",
-            LAYERS,
-            {"people0": torch.arange(4), "people1": torch.arange(3)},
-        ),
+        ("subspace_distance.metric must be one of grassmann, asimov", {"metric": "angle"}),
+        ("subspace_distance.energy must be in (0, 1], or None, got 0", {"energy": 0}),
+        ("subspace_distance.splits must be at least 2, got 1", {"splits": 1}),
+        ("subspace_distance.level must be between 0 and 1", {"level": 95}),
+        ("subspace_distance.layers1['w'] must be (4, *shape)", {"layers1": {"w": noise(4, (3, 4))}}),
+        ("subspace_distance.layers1['w'] must be finite", {"layers1": {"w": LAYERS["w"] * math.nan}}),
+        ("and 'v' is in one of them only", {"layers1": {"v": LAYERS["w"]}}),
+        ("people0 and people1, or neither", {"people0": PEOPLE}),
+        ("people0 must be at least 2 people, got 1", {"people0": torch.zeros(4), "people1": PEOPLE + 1}),
+        ("people1 must be one number for each of 4 records", {"people0": PEOPLE, "people1": PEOPLE[:3]}),
+        ("got person 2 on both sides", {"people0": torch.tensor([1, 1, 2, 2]), "people1": PEOPLE + 2}),
     ],
 )
-def test_bad_settings_of_a_distance_are_told_in_one_sentence(words, other, settings):
-    with pytest.raises(ArgumentError, match=re.escape(words)):
-        subspace_distance(LAYERS, other, **{"rng": seeded(0), **settings})
+def test_bad_settings_of_a_distance_are_told_in_one_sentence(words, settings):
+    given = {"layers0": LAYERS, "layers1": LAYERS, "rng": seeded(0)} | settings
+    refuses(ArgumentError, re.escape(words), subspace_distance, **given)
 
 
 def test_no_matrix_at_all_one_person_and_unlike_features_are_refused():
     biases = {"b": torch.ones(4, 3)}
-    with pytest.raises(ArgumentError, match="needs a layer with a matrix"):
-        subspace_distance(biases, biases, rng=seeded(0))
+    refuses(ArgumentError, "needs a layer with a matrix", subspace_distance, biases, biases, rng=seeded(0))
     with pytest.raises(ArgumentError, match=r"two_sample\.people1 must be at least 2 people, got 1"):
         two_sample(noise(3, (2,)), noise(1, (2,)), rng=seeded(0))
     with pytest.raises(ArgumentError, match=r"two_sample\.features1 must be \(n, f\)"):
         two_sample(noise(3, (2,)), noise(3, (4,)), rng=seeded(0))
-    with pytest.raises(ArgumentError, match="constants only"):
-        two_sample(torch.ones(3, 2), torch.ones(3, 2), rng=seeded(0))
+    refuses(ArgumentError, "constants only", two_sample, torch.ones(3, 2), torch.ones(3, 2), rng=seeded(0))
     with pytest.raises(ArgumentError, match="must be finite"):
         two_sample(noise(3, (2,)) * math.nan, noise(3, (2,)), rng=seeded(0))
 

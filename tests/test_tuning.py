@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from builders import refuses
 from rich.progress import Progress
 
 from leakscope.core.errors import ArgumentError
@@ -60,8 +61,7 @@ def test_a_risk_nothing_can_meet_is_answered_with_nothing(tmp_path):
     [{"advantage": -0.1, "loss": 0.1}, {"advantage": 1.0, "loss": 0.1}, {"advantage": 0.1, "loss": 2.0}],
 )
 def test_a_risk_out_of_its_range_is_refused(wish):
-    with pytest.raises(ArgumentError, match="max-"):
-        Risk(**wish)
+    refuses(ArgumentError, "max-", Risk, **wish)
 
 
 SIGN = DefenseFamily("Sign", 1.0, 1.0, lambda _: {"name": "Sign"})
