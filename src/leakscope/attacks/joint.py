@@ -48,7 +48,7 @@ class Joint:
     components: int = 50
     ordinal: bool = False
     ridges: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
-    own: tuple[float, ...] = (0.0, 0.5)
+    own: tuple[float, ...] = (0.0, 0.5, 0.9)
     quadratic: int = 60
     folds: int = 5
     width: int = 600
@@ -223,6 +223,7 @@ class _Shape:
     told: list[int]
     means: Array
     common: Array
+    size: float  # the mean variance of all features, whatever the value
     basis: Array
     each: Array
 
@@ -242,11 +243,11 @@ class _Shape:
         for value in told:
             own = inside[secrets == value]
             each[value] = own.T @ own / len(own)
-        return _Shape(told, means, common, basis, each)
+        return _Shape(told, means, common, float(x.var(0).mean()), basis, each)
 
     def discriminant(self, noise: Array, ridge: float, own: float) -> Say:
         """Log evidence by value, up to what all values share."""
-        added = noise + ridge * float(np.trace(self.common)) / len(self.common)
+        added = noise + ridge * self.size
         if not added.all():  # nothing varies and there is no noise: nothing to tell
             return lambda x: np.zeros((len(x), len(self.means)))
         weight = np.linalg.solve(self.common + np.diag(added), self.means.T)

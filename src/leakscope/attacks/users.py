@@ -99,8 +99,9 @@ class PLDA:
     candidate's log evidence is log p(release, its batch | one person) - log p(release) - log p(its batch),
     which is exact for candidates who are independent. The features of all rounds so far are one vector, of
     which ``components`` principal ones are kept; W and B are estimated on public people, each with ``ridge``
-    times its mean variance added. Under noise of a known deviation, features that keep it are fitted without
-    it, and its covariance is added to the release's own. Evidence is calibrated on ``folds`` of people.
+    times the features' mean variance added. Under noise of a known deviation, features that keep it are
+    fitted without it, and its covariance is added to the release's own. Evidence is calibrated on ``folds``
+    of people.
     """
 
     plays: ClassVar[tuple[str, ...]] = OF_PEOPLE
@@ -198,9 +199,8 @@ class _TwoCovariances:
         )
         rest = inside - means[which]
         between, within = means.T @ means / len(means), rest.T @ rest / len(rest)
-        return _TwoCovariances(
-            centre, basis, _raised(between, attack.ridge), _raised(within, attack.ridge), std**2
-        )
+        floor = attack.ridge * inside.var(0).mean() * torch.eye(kept, dtype=left.dtype)
+        return _TwoCovariances(centre, basis, between + floor, within + floor, std**2)
 
     def ratios(self, own: Tensor, theirs: Tensor) -> Tensor:
         """Log evidence (t, m) for each candidate, from features (t, f) and (t, m, f)."""
@@ -213,11 +213,6 @@ class _TwoCovariances:
         gain = torch.linalg.solve(alone, self.between)
         narrow = noisy - self.between @ gain
         return _log_density(x[:, None] - y @ gain, narrow) - _log_density(x, noisy)[:, None]
-
-
-def _raised(covariance: Tensor, ridge: float) -> Tensor:
-    size = len(covariance)
-    return covariance + ridge * covariance.trace() / size * torch.eye(size, dtype=covariance.dtype)
 
 
 def _thin(left: Tensor, kept: int) -> Tensor:
