@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -24,7 +24,6 @@ from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.records import Records
 
 BUDGET = 80_000_000  # bytes of tangents held at once: 74 of LeNet's columns, fewer take longer
-BLOCK = 31 * 2**20  # bytes; glibc's allocator learns from blocks below 32 MiB only
 HELD = 3  # copies of a tangent that are alive together: two terms of a product's derivative and their sum
 
 
@@ -111,9 +110,6 @@ class Tangents:
     def of(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Tangents:
         """Those of these records, or the reason why there are none."""
         records = Records.of(model, params, x, y, loss=loss)
-        # A block that comes and goes, untouched: glibc then keeps the pages of smaller ones, which each chunk
-        # would otherwise get from the system anew (LeNet: 1.6 times as long).
-        torch.empty(BLOCK, dtype=torch.uint8)
         if x.is_floating_point():
             return Tangents(records, None, x.shape[1:])
         name = next((n for n, module in model.named_modules() if isinstance(module, nn.Embedding)), None)
@@ -124,7 +120,7 @@ class Tangents:
             )
         weight = f"{name}.weight" if name else "weight"
         with torch.no_grad(), _Moved(records.params[weight], None) as seen:
-            functional_call(model, {**records.params, **_buffers(model)}, (x[:1],))
+            records.net(records.params, x[:1])
         if len(seen.shapes) != 1:
             raise ArgumentError(
                 f"model.{name} must be used once where token ids are to be moved, and is used "
@@ -155,14 +151,13 @@ class Tangents:
     def _gradient(self, i: int) -> Callable[[Tensor], dict[str, Tensor]]:
         """The record's own gradient, as a function of what moves."""
         r = self.records
-        buffers = _buffers(r.model)
 
         def lone(params: dict[str, Tensor], moving: Tensor) -> Tensor:
             if self.embedding is None:
-                logits = functional_call(r.model, {**params, **buffers}, (moving[None],))
+                logits = r.net(params, moving[None])
             else:
                 with _Moved(params[self.embedding], moving):
-                    logits = functional_call(r.model, {**params, **buffers}, (r.x[i : i + 1],))
+                    logits = r.net(params, r.x[i : i + 1])
             return r.loss(logits, r.y[i : i + 1])
 
         return lambda moving: grad(lone)(r.params, moving)
@@ -184,11 +179,6 @@ class _Moved(TorchFunctionMode):
             self.shapes.append(out.shape)
             return out if self.by is None else out + self.by
         return out
-
-
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Copies, so that a model that updates its own leaves them as they were."""
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
 
 def _rows(tangent: Tensor) -> Tensor:

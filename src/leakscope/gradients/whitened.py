@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
-from leakscope.gradients.factors import Factors, capture
+from leakscope.gradients.factors import Factors
 from leakscope.gradients.records import Records
 
 PASS = 512  # records in one pass
@@ -45,11 +45,9 @@ class Whitening:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
-    def to(self, dtype: torch.dtype) -> Whitening:
-        """The same in the precision the gradients have."""
-        parts = [
-            {name: root.to(dtype) for name, root in part.items()} for part in (self.inputs, self.outputs)
-        ]
+    def to(self, like: Tensor) -> Whitening:
+        """The same in the precision the gradients have, and where they live."""
+        parts = [{name: root.to(like) for name, root in part.items()} for part in (self.inputs, self.outputs)]
         return Whitening(*parts)
 
     def layer(self, layer: Factors) -> Factors:
@@ -77,7 +75,7 @@ def moments(
 ) -> Moments:
     """The moments of these records' gradients, from one forward and one backward pass of each."""
     records = Records.of(model, params, x, y, loss=loss)
-    if not records.fast:
+    if not records.products:
         raise ArgumentError(
             "whitening needs a model whose parameters all belong to linear layers and convolutions, each "
             "used once, and this one has others; use the cosine."
@@ -85,8 +83,8 @@ def moments(
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     for rows in torch.arange(len(x)).split(PASS):
-        passed = capture(model, records.params, x[rows].clone(), y[rows], loss=loss)
-        for layer in passed.layers or []:
+        for layer in records.capture(rows):
+            assert isinstance(layer, Factors)
             for moment, part in ((inputs, layer.a), (outputs, layer.b)):
                 term = _second(part, layer).div_(len(x))
                 moment[layer.weight] = moment[layer.weight].add_(term) if layer.weight in moment else term
