@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
-from leakscope.gradients.factors import Convolution, Factors, Layer, Lookup
+from leakscope.gradients.factors import Convolution, Factors, Lookup, Rule, widest
 from leakscope.gradients.records import Records
 from leakscope.gradients.whitened import Whitening
 
@@ -71,12 +71,13 @@ def by_layer(found: Alignment) -> Alignment:
     for name, pair in found.items():
         groups.setdefault(name.rpartition(".")[0] or name, []).append(pair)
     return {
-        name: (
-            torch.stack([dots.double() for dots, _ in pairs]).sum(0),
-            torch.stack([squares.double() for _, squares in pairs]).sum(0),
-        )
+        name: (_total([dots for dots, _ in pairs]), _total([squares for _, squares in pairs]))
         for name, pairs in groups.items()
     }
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).to(widest(parts[0].device)).sum(0)
 
 
 def every_label(logits: Tensor, y: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ def _pass(
     return found
 
 
-def align(layer: Layer, direction: Mapping[str, Tensor]) -> Alignment:
+def align(layer: Rule, direction: Mapping[str, Tensor]) -> Alignment:
     """A layer's records against the direction: name -> dots and squared norms."""
     if isinstance(layer, Factors):
         found = {layer.weight: _products(layer, direction[layer.weight])}
@@ -126,7 +127,8 @@ def _squared(rows: Tensor) -> Tensor:
 
 def _lookup(layer: Lookup, along: Tensor) -> tuple[Tensor, Tensor]:
     """What an embedding found along the direction, and the Gram form: rows looked up twice add up."""
-    ids, b = layer.a.flatten(1), layer.b.flatten(1, -2) if layer.b.dim() > 2 else layer.b[:, None]
+    ids = layer.a.reshape(len(layer.a), -1)
+    b = layer.b.reshape(*ids.shape, -1)
     b = b if layer.padding is None else b * (ids != layer.padding)[:, :, None]
     dots = (F.embedding(ids, along) * b).sum((1, 2))
     same = ids[:, :, None] == ids[:, None, :]

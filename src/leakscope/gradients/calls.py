@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from leakscope.gradients.factors import Convolution, Factors, Layer, Lookup, Pair, Scale
+from leakscope.gradients.factors import Convolution, Factors, Lookup, Pair, Rule, Scaling
 
-Make = Callable[[str, Any, torch.Size, Tensor, Tensor], Layer]  # (weight, bias, shape, input, b) -> layer
+Make = Callable[[str, Any, torch.Size, Tensor, Tensor], Rule]  # (weight, bias, shape, input, b) -> layer
 # input, weight, bias, and what makes a layer of them: None where no rule fits, and vmap will do
 Bound = tuple[Tensor, Tensor | None, Tensor | None, Make | None]
 
@@ -37,7 +37,7 @@ def conv2d(
         padding = 0
     slides = Convolution(_pair(stride), _pair(padding), dilation, groups)
 
-    def make(name: str, shift: str | None, shape: torch.Size, a: Tensor, b: Tensor) -> Layer:
+    def make(name: str, shift: str | None, shape: torch.Size, a: Tensor, b: Tensor) -> Rule:
         return Factors(name, shift, shape, a, b, slides)
 
     return input, weight, bias, make if input.dim() == 4 and min(slides.padding) >= 0 else None
@@ -93,7 +93,7 @@ def embedding(
 ) -> Bound:
     padding = None if padding_idx is None else padding_idx % len(weight)
 
-    def make(name: str, shift: None, shape: torch.Size, a: Tensor, b: Tensor) -> Layer:
+    def make(name: str, shift: None, shape: torch.Size, a: Tensor, b: Tensor) -> Rule:
         return Lookup(name, shape, a, b, padding)
 
     return input, weight, None, make if max_norm is None and not scale_grad_by_freq else None
@@ -111,8 +111,8 @@ PRODUCTS = (F.linear, F.conv2d)  # their gradients are products of two factors, 
 
 
 def _scale(normalise: Callable[[Tensor], Tensor], shared: tuple[int, ...]) -> Make:
-    def make(name: str, shift: str | None, shape: torch.Size, a: Tensor, b: Tensor) -> Layer:
-        return Scale(name, shift, shape, normalise(a), b, shared)
+    def make(name: str, shift: str | None, shape: torch.Size, a: Tensor, b: Tensor) -> Rule:
+        return Scaling(name, shift, shape, normalise(a), b, shared)
 
     return make
 

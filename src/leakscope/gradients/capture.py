@@ -23,7 +23,7 @@ from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.attention import self_attention
 from leakscope.gradients.calls import BINDERS, Make
-from leakscope.gradients.factors import Layer
+from leakscope.gradients.factors import Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Trace:
         """The gradients of one number at what every call gave."""
         return torch.autograd.grad(value, [call.output for call in self.calls or []])
 
-    def layers(self, losses: Tensor) -> list[Layer]:
+    def layers(self, losses: Tensor) -> list[Rule]:
         """The layers of the gradients of these losses' sum, from one backward pass."""
         gradients = self.backward(losses.sum())
         return [
@@ -103,7 +103,7 @@ class Trace:
 
 
 @dataclass(frozen=True, eq=False)
-class Net:
+class Stateless:
     """A module and its buffers as they were at first, called with parameters of others."""
 
     module: nn.Module
@@ -111,11 +111,11 @@ class Net:
     tied: bool  # whether a parameter or a buffer has more than one name
 
     @staticmethod
-    def of(module: nn.Module) -> Net:
+    def of(module: nn.Module) -> Stateless:
         parts = (module.named_parameters, module.named_buffers)
         names, every = ([len(list(part(remove_duplicate=same))) for part in parts] for same in (True, False))
         buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-        return Net(module, buffers, names != every)
+        return Stateless(module, buffers, names != every)
 
     def __call__(self, params: Params, x: Tensor) -> Tensor:
         """The logits. Buffers are copied: a model that updates its own finds them as they were next time."""
@@ -131,7 +131,7 @@ def leaves_of(params: Params) -> dict[str, Tensor]:
     return {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
 
 
-def trace(net: Net, leaves: Params, x: Tensor, *, prove: bool = True) -> Trace:
+def trace(net: Stateless, leaves: Params, x: Tensor, *, prove: bool = True) -> Trace:
     """The forward pass of these records. ``x`` is given away: a model that begins in place changes it."""
     with torch.enable_grad(), _Capture() as seen:
         logits = net(leaves, x)

@@ -16,7 +16,7 @@ from torch import Tensor
 Pair = tuple[int, int]
 
 
-class Layer(Protocol):
+class Rule(Protocol):
     """A call and its parameters: the name of its weight and of its bias, and the weight's shape."""
 
     @property
@@ -78,7 +78,7 @@ class Factors:
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class Scaling:
     """The scale and shift of a normalisation: the normalised input ``a`` and the output gradient ``b``.
     An entry of the parameters serves all of a record's places along the dimensions ``shared``."""
 
@@ -117,7 +117,7 @@ class Lookup:
         room = (out or {}).get(self.weight)
         every = self.b.new_zeros(len(self.a), *self.shape) if room is None else room.zero_()
         first = torch.arange(len(self.a), device=self.a.device) * self.shape[0]
-        places = self.a.flatten(1) + first[:, None]
+        places = self.a.reshape(len(self.a), -1) + first[:, None]
         every.view(-1, self.shape[1]).index_add_(0, places.flatten(), self.b.reshape(-1, self.shape[1]))
         if self.padding is not None:
             every[:, self.padding] = 0
@@ -126,6 +126,11 @@ class Lookup:
 
 def _put(every: Tensor, name: str, out: Mapping[str, Tensor] | None) -> Tensor:
     return every if out is None or name not in out else out[name].copy_(every)
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """What long sums are added up in: float64, where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def convolution_weight(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:

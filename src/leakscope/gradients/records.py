@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,8 +16,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
 from leakscope.gradients.calls import PRODUCTS
-from leakscope.gradients.capture import Call, Net, Trace, close, leaves_of, record_losses, trace
-from leakscope.gradients.factors import Layer
+from leakscope.gradients.capture import Call, Stateless, Trace, close, leaves_of, record_losses, trace
+from leakscope.gradients.factors import Rule
 
 # What is kept of records: ("gradient", name) -> (n, parameters of the layer), or ("a", name) and
 # ("b", name) -> (n, in) and (n, out), the factors of a layer whose gradients are never formed.
@@ -27,8 +26,8 @@ Kept = dict[tuple[str, str], Tensor]
 Weigh = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor] | None]
 
 PASS = 1024  # records that share one pass at most
-ACTIVATIONS = 2**25  # bytes of what all layers give in one pass: more are new pages each time
-HUGE = 2**24  # bytes of an allocation that is worth large pages
+ACTIVATIONS = 2**26  # bytes of what all layers give in one pass: more are new pages each time
+NEW = 2**25  # bytes of an allocation that glibc's allocator never keeps
 BLOCK = 31 * 2**20  # bytes; glibc's allocator learns from blocks below 32 MiB only
 
 
@@ -41,7 +40,7 @@ class Records:
     ``layout``: of images in memory.
     """
 
-    net: Net
+    net: Stateless
     params: dict[str, Tensor]
     x: Tensor
     y: Tensor
@@ -74,7 +73,7 @@ class Records:
         with torch.inference_mode(False), torch.enable_grad():
             ordered = {name: params[name].detach() for name in names}
             ordered = {name: p.clone() if p.is_inference() else p for name, p in ordered.items()}
-            net, leaves, some = Net.of(model), leaves_of(ordered), x[:3].clone()
+            net, leaves, some = Stateless.of(model), leaves_of(ordered), x[:3].clone()
             among = trace(net, leaves, some.clone())
             alone = [trace(net, leaves, one.clone(), prove=i == 0) for i, one in enumerate(some.split(1))]
             # Sizes that differ prove that a layer's first dimension counts records and nothing else.
@@ -151,7 +150,7 @@ class Records:
             place(every, self._pass(rows[where], share, room), where=where, n=len(rows))
         return every
 
-    def capture(self, rows: Tensor, share: float = 1.0) -> list[Layer]:
+    def capture(self, rows: Tensor, share: float = 1.0) -> list[Rule]:
         """One pass of these records, by the rules of layers."""
         with torch.inference_mode(False):
             x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
@@ -207,14 +206,12 @@ class Records:
 
 
 def room_for(n: int, p: Tensor) -> Tensor:
-    """Room for ``n`` gradients of a parameter, (n, entries). What is large is asked for in large pages:
-    271 MB take 117 ms in small ones and 29 ms in large ones (CREMA-D's MLP, 1,000 records)."""
+    """Room for ``n`` gradients of a parameter, (n, entries). Large room is new pages, which the system hands
+    out at once, where it can, in less time than one by one as they are written to."""
     size = n * p.numel() * p.element_size()
-    if p.device.type != "cpu" or size < HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if p.device.type != "cpu" or size < NEW or not hasattr(mmap, "MAP_POPULATE"):
         return p.new_empty(n, p.numel())
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE)
     return torch.frombuffer(pages, dtype=p.dtype).view(n, p.numel())
 
 
@@ -234,7 +231,7 @@ def place(every: Kept, part: Kept, *, where: slice, n: int) -> None:
 def drawn_from(rows: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The records that were drawn, and for each of the ``n`` its place among them: ``unique`` without
     sorting, in memory that does not grow with the number of draws."""
-    marked = torch.zeros(n, dtype=torch.long)
+    marked = torch.zeros(n, dtype=torch.long, device=rows.device)
     marked[rows.flatten()] = 1
     return marked.nonzero()[:, 0], marked.cumsum(0) - 1
 
@@ -247,7 +244,7 @@ def _pays_to_factor(call: Call) -> bool:
     return call.func is F.linear and call.input.dim() == 2 and shape.numel() > 23 * sum(shape)
 
 
-def _layout(net: Net, leaves: Params, x: Tensor, known: Trace) -> torch.memory_format:
+def _layout(net: Stateless, leaves: Params, x: Tensor, known: Trace) -> torch.memory_format:
     """Channels last, in which the processor's convolutions and poolings take up to half the time, for images
     that a model convolves and gives the same logits for. One that looks at strides (``view`` after a
     convolution) cannot be computed so."""
