@@ -37,7 +37,6 @@ class Records:
 
     ``fast``: by the rules of layers; otherwise by vmap. ``products``: all layers are linear or convolutions.
     ``factored``: weights cheaper to form per batch than per record. ``bytes``: of one record's pass.
-    ``layout``: of images in memory.
     """
 
     net: Stateless
@@ -49,7 +48,6 @@ class Records:
     products: bool
     factored: frozenset[str]
     bytes: int
-    layout: torch.memory_format
     weigh: Weigh | None = None
 
     @staticmethod
@@ -83,7 +81,6 @@ class Records:
             if fast and len(some) > 1:
                 _refuse_joint_gradients(among, losses)
             calls = (among.calls or []) if fast else []
-            layout = _layout(net, leaves, some, among) if fast else torch.contiguous_format
         return Records(
             net=net,
             params=ordered,
@@ -94,7 +91,6 @@ class Records:
             products=fast and all(call.func in PRODUCTS for call in calls),
             factored=frozenset(among.names[id(call.weight)] for call in calls if _pays_to_factor(call)),
             bytes=among.bytes // len(some),
-            layout=layout,
             weigh=weigh,
         )
 
@@ -154,7 +150,6 @@ class Records:
         """One pass of these records, by the rules of layers."""
         with torch.inference_mode(False):
             x, y = self.x.index_select(0, rows), self.y.index_select(0, rows)
-            x = x.to(memory_format=self.layout) if x.dim() == 4 else x
             with torch.enable_grad():
                 seen = trace(self.net, leaves_of(self.params), x)
                 if seen.calls is None:
@@ -242,21 +237,6 @@ def _pays_to_factor(call: Call) -> bool:
     # in*out ns. They meet where in*out is 23 (in + out), whatever k: 106 x 32 is just above.
     shape = call.weight.shape
     return call.func is F.linear and call.input.dim() == 2 and shape.numel() > 23 * sum(shape)
-
-
-def _layout(net: Stateless, leaves: Params, x: Tensor, known: Trace) -> torch.memory_format:
-    """Channels last, in which the processor's convolutions and poolings take up to half the time, for images
-    that a model convolves and gives the same logits for. One that looks at strides (``view`` after a
-    convolution) cannot be computed so."""
-    images = x.dim() == 4 and any(call.func is F.conv2d for call in known.calls or [])
-    if images and x.device.type == "cpu":
-        try:
-            turned = trace(net, leaves, x.to(memory_format=torch.channels_last))
-        except RuntimeError:  # what torch says of a view that strides do not allow
-            return torch.contiguous_format
-        if turned.calls is not None and close(known.logits, turned.logits):
-            return torch.channels_last
-    return torch.contiguous_format
 
 
 def _refuse_joint_layers(model: nn.Module) -> None:
