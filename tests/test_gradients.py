@@ -187,7 +187,7 @@ def test_batch_normalisation_in_eval_mode_equals_a_loop() -> None:
     check(model.eval(), 4, fast=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"padding_idx": -3}])
+@pytest.mark.parametrize("options", [{}, {"padding_idx": -3}, {"max_norm": 0.4}])
 def test_an_embedding_equals_a_loop(options: dict[str, Any]) -> None:
     model = nn.Sequential(nn.Embedding(6, 4, **options), nn.Flatten(), nn.Linear(20, CLASSES)).double()
     x = torch.randint(6, (9, 5), generator=torch.Generator().manual_seed(0))  # some rows are looked up twice

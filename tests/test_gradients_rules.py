@@ -39,7 +39,7 @@ def one_by_one(run: Callable[..., Tensor], a: Tensor, b: Tensor, *params: Tensor
 
 
 def check_rule(layer: Rule, exact: list[Tensor]) -> None:
-    """Formed, formed into room, and aligned with a direction."""
+    """Formed, formed into room, and aligned with a direction, many records at a time and one."""
     names = [name for name in (layer.weight, layer.bias) if name is not None]
     room = {name: torch.full_like(g, torch.nan) for name, g in zip(names, exact, strict=True)}
     along = {name: torch.randn_like(g[0]) for name, g in zip(names, exact, strict=True)}
@@ -263,6 +263,14 @@ def test_records_joined_in_their_gradients_only_are_refused() -> None:
             return self.head(h - h.mean(0) + h.mean(0).detach())
 
     refused(Detached(), 4, match="in their gradients")
+
+
+def test_parameters_that_a_forward_changes_are_left_as_they_were() -> None:
+    model = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.Flatten(), nn.Linear(12, 3))
+    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+    before = {name: p.clone() for name, p in params.items()}
+    gradients.per_record(model, params, torch.randint(5, (6, 3)), torch.arange(6) % 3)
+    assert all(torch.equal(params[name], p) for name, p in before.items())
 
 
 def test_images_may_lie_in_memory_with_channels_last() -> None:

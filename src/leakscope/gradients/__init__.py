@@ -78,9 +78,6 @@ def blocks(
     record computed once; with less it is computed again for every block that draws it. ``weigh`` gives
     each record a weight in its batch's mean, per layer, from the squared norms of its own gradient.
     """
-    # Copies, since blocks are computed when they are asked for and training may go on by then.
-    with torch.inference_mode(False):
-        params = {name: tensor.detach().clone() for name, tensor in params.items()}
     records = Records.of(model, params, x, y, loss=loss, weigh=weigh)
     _check_rows(rows, len(x))
     return _blocks(records, rows.to(x.device), budget)

@@ -131,8 +131,9 @@ def _lookup(layer: Lookup, along: Tensor) -> tuple[Tensor, Tensor]:
     b = layer.b.reshape(*ids.shape, -1)
     b = b if layer.padding is None else b * (ids != layer.padding)[:, :, None]
     dots = (F.embedding(ids, along) * b).sum((1, 2))
-    same = ids[:, :, None] == ids[:, None, :]
-    return dots, ((b @ b.mT) * same).sum((1, 2)).clamp(min=0)
+    pairs = zip(*(part.split(max(1, FORMED // ids.shape[1] ** 2)) for part in (ids, b)), strict=True)
+    norms = [((b @ b.mT) * (ids[:, :, None] == ids[:, None, :])).sum((1, 2)) for ids, b in pairs]
+    return dots, torch.cat(norms).clamp(min=0)
 
 
 def _products(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:

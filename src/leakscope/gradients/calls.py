@@ -96,7 +96,7 @@ def embedding(
     def make(name: str, shift: None, shape: torch.Size, a: Tensor, b: Tensor) -> Rule:
         return Lookup(name, shape, a, b, padding)
 
-    return input, weight, None, make if max_norm is None and not scale_grad_by_freq else None
+    return input, weight, None, None if scale_grad_by_freq else make
 
 
 BINDERS: dict[Callable[..., Any], Callable[..., Bound]] = {

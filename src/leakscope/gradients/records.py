@@ -69,8 +69,9 @@ class Records:
         # would otherwise get from the system anew (LeNet's Jacobian: 1.6 times as long).
         torch.empty(BLOCK, dtype=torch.uint8)
         with torch.inference_mode(False), torch.enable_grad():
-            ordered = {name: params[name].detach() for name in names}
-            ordered = {name: p.clone() if p.is_inference() else p for name, p in ordered.items()}
+            # Copies, since blocks are computed when they are asked for and training may go on by then, and
+            # since a forward may change its parameters (an embedding with max_norm does).
+            ordered = {name: params[name].detach().clone() for name in names}
             net, leaves, some = Stateless.of(model), leaves_of(ordered), x[:3].clone()
             among = trace(net, leaves, some.clone())
             alone = [trace(net, leaves, one.clone(), prove=i == 0) for i, one in enumerate(some.split(1))]
