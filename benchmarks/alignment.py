@@ -2,6 +2,8 @@
 
     python benchmarks/alignment.py            the table (a few minutes on one core)
     python benchmarks/alignment.py --quick    one round of everything
+    python benchmarks/alignment.py --peers    only the second table: against torch.func and Opacus, each ratio
+                                              with the one that is asked
 
 The floor is one forward and backward pass of the same records, in the passes the kernel uses. The loop
 is one backward pass a record, timed on some and scaled to all; Opacus forms per-sample gradients (extra
@@ -21,7 +23,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import peers.alignment
 import torch
+from peers.table import header, printed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -143,19 +147,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="one round")
+    parser.add_argument("--peers", action="store_true", help="only the comparison with peers")
     parser.add_argument("--peak", nargs=2, metavar=("MODEL", "WHAT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.peak:
         print_peak(*options.peak)
         return
+    if not options.peers:
+        print_floors(quick=options.quick)
+    print(f"\nDots and squared norms, the peer's time over ours, one thread\n{header()}")
+    for row in peers.alignment.rows(quick=options.quick, asked_only=True):
+        print(printed(row), flush=True)
+
+
+def print_floors(*, quick: bool) -> None:
     print("Times in units of one plain forward and backward pass of the same records, one thread")
     print(
         "| model | ours (target) | whitened (2.5) | loop / ours (target) | Opacus / ours (target) | peak MB |"
     )
     print("|---|---|---|---|---|---|")
     for name, (*_, floor, loop, opacus) in CASES.items():
-        found = compared(name, 1 if options.quick else 5)
+        found = compared(name, 1 if quick else 5)
         over = f"{found['Opacus'] / found['ours']:.1f} ({opacus})" if "Opacus" in found else "not installed"
         memory = f"{peak(name, 'ours'):.0f} against {peak(name, 'plain'):.0f} plain"
         print(

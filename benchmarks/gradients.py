@@ -2,6 +2,8 @@
 
     python benchmarks/gradients.py            the table (two to three minutes on one core)
     python benchmarks/gradients.py --quick    the same rows from fewer draws (one minute)
+    python benchmarks/gradients.py --peers    only the second table: per-record gradients against torch.func
+                                              and Opacus, each ratio with the one that is asked
 
 Both sides flatten and max-pool what they compute, as an attack would. The loop is timed on some of
 the draws and scaled to all; the two sides take turns, on one thread, and the medians are compared.
@@ -22,7 +24,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+import peers.gradients
 import torch
+from peers.table import header, printed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -147,6 +151,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="fewer draws and rounds")
+    parser.add_argument("--peers", action="store_true", help="only the comparison with peers")
     parser.add_argument("--peak", nargs=3, metavar=("MODEL", "K", "DRAWS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -154,12 +159,20 @@ def main() -> None:
         name, k, draws = options.peak
         print_peak(name, int(k), int(draws))
         return
-    draws, rounds = (1_000, 1) if options.quick else (5_000, 3)
+    if not options.peers:
+        print_batches(quick=options.quick)
+    print(f"\nEvery record's own gradient, the peer's time over ours, one thread\n{header()}")
+    for row in peers.gradients.rows(quick=options.quick):
+        print(printed(row), flush=True)
+
+
+def print_batches(*, quick: bool) -> None:
+    draws, rounds = (1_000, 1) if quick else (5_000, 3)
     print(f"{draws} draws of k from {RECORDS} records; seconds for all of them, one thread")
     print("| model | k | loop | ours | ratio | target | off by | peak MB | peak MB, 4x the draws |")
     print("|---|---|---|---|---|---|---|---|---|")
     for (name, k), target in TARGETS.items():
-        loop_draws = max(4, (320 if options.quick else 1_600) // k) if name == "CNN" else 200
+        loop_draws = max(4, (320 if quick else 1_600) // k) if name == "CNN" else 200
         loop, our, ratio, off = compared(name, k, draws=draws, loop_draws=loop_draws, rounds=rounds)
         memory = [peak(name, k, times * draws) for times in (1, 4)]
         row = f"| {name} | {k} | {loop:.2f} | {our:.2f} | {ratio:.1f} | {target} | {off:.1e} "

@@ -159,21 +159,46 @@ def test_padding_that_is_not_symmetric_falls_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "norm", [nn.LayerNorm((4, 5, 5)), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True)]
+    ("norm", "fast"),
+    [
+        (nn.LayerNorm((4, 5, 5)), True),
+        (nn.LayerNorm((5,), bias=False), True),
+        (nn.GroupNorm(2, 4), True),
+        (nn.BatchNorm2d(4).eval(), True),
+        (nn.InstanceNorm2d(4, affine=True), False),
+        (nn.RMSNorm((5, 5)), False),
+    ],
 )
-def test_normalisation_within_a_record_falls_back(norm: nn.Module) -> None:
-    layers = (nn.Conv2d(1, 4, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(100, CLASSES))
-    check(nn.Sequential(*layers).double(), 1, 5, 5, fast=False)
+def test_normalisation_within_a_record_equals_a_loop(norm: nn.Module, fast: bool) -> None:
+    layers = (
+        nn.Conv2d(1, 4, 3, padding=1),
+        norm,
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(100, CLASSES),
+    )
+    check(nn.Sequential(*layers).double(), 1, 5, 5, fast=fast)
 
 
-def test_batch_normalisation_in_eval_mode_falls_back() -> None:
+def test_batch_normalisation_in_eval_mode_equals_a_loop() -> None:
     layers = (nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, CLASSES))
-    check(nn.Sequential(*layers).double().eval(), 4, fast=False)
+    model = nn.Sequential(*layers).double()
+    model(torch.randn(20, 4, dtype=torch.float64))  # statistics of its own
+    check(model.eval(), 4, fast=True)
 
 
-def test_an_embedding_falls_back() -> None:
-    model = nn.Sequential(nn.Embedding(11, 4), nn.Flatten(), nn.Linear(12, CLASSES)).double()
-    check(model, 3, fast=False, x=torch.randint(11, (9, 3), generator=torch.Generator().manual_seed(0)))
+@pytest.mark.parametrize("options", [{}, {"padding_idx": -3}, {"max_norm": 0.4}])
+def test_an_embedding_equals_a_loop(options: dict[str, Any]) -> None:
+    model = nn.Sequential(nn.Embedding(6, 4, **options), nn.Flatten(), nn.Linear(20, CLASSES)).double()
+    x = torch.randint(6, (9, 5), generator=torch.Generator().manual_seed(0))  # some rows are looked up twice
+    check(model, 5, fast=True, x=x)
+
+
+def test_an_embedding_whose_gradient_counts_occurrences_in_the_batch_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(6, 4, scale_grad_by_freq=True), nn.Flatten(), nn.Linear(20, CLASSES))
+    x, y, rows = torch.randint(6, (9, 5)), torch.arange(9) % CLASSES, torch.randint(9, (4, 5))
+    with pytest.raises(ArgumentError, match="scale_grad_by_freq=False"):
+        gradients.batch_means(model, parameters(model), x, y, rows)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -34,7 +34,7 @@ NOISE = next(family for family in FAMILIES if family.name == "Noise")
 def test_the_search_finds_the_weakest_strength_that_meets_the_risk(tmp_path):
     cell = parse(CELL).cell[0]
     risk = Risk(advantage=0.3, loss=1.0)
-    options = {"families": [dataclasses.replace(NOISE, attacks=())], "halvings": 4, "jobs": 1}
+    options = {"families": [NOISE], "halvings": 4, "jobs": 1}
     points = list(search(cell, risk, tmp_path, **options))
     assert [point.family for point in points] == ["none", *["Noise"] * 5]
     found = min(point.defense["std"] for point in points[1:] if point.protects(risk))
@@ -44,7 +44,7 @@ def test_the_search_finds_the_weakest_strength_that_meets_the_risk(tmp_path):
     assert found / max(tried) == pytest.approx((30.0 / 1e-3) ** (1 / 16), rel=0.02)
     assert choose(points, risk) in points[1:]
     again = list(search(cell, risk, tmp_path, **options))
-    assert [point.results for point in again] == [point.results for point in points]  # read, not played again
+    assert [point.result for point in again] == [point.result for point in points]  # read, not played again
 
 
 def test_a_risk_nothing_can_meet_is_answered_with_nothing(tmp_path):

@@ -38,11 +38,33 @@ class Case:
         model = build(architecture, Dataset(x, y, {}), rng)
         return Case(name, model, parameters(model), x, y)
 
+    def doubled(self, n: int) -> Case:
+        """Its first records in double precision, in which both sides can be held to each other: in single
+        precision one ReLU that rounding opens or shuts changes a gradient for good."""
+        params = {name: value.double() for name, value in self.params.items()}
+        x = self.x[:n].double() if self.x.is_floating_point() else self.x[:n]
+        return Case(self.name, copy.deepcopy(self.model).double(), params, x, self.y[:n])
+
+
+class Transformer(nn.Module):
+    """torch's own encoder of two layers, 128 wide, and a linear head over the mean of its positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 4, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(128, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled: Tensor = self.head(self.encoder(x).mean(1))
+        return pooled
+
 
 def samplers(case: Case) -> dict[str, Sampler]:
-    """torch.func, and Opacus where it is installed."""
+    """torch.func, and Opacus where it is installed and has a rule (it has none for torch's attention)."""
     found: dict[str, Sampler] = {"torch.func": _functional(case.model)}
-    if OPACUS.installed:
+    attends = any(isinstance(module, nn.MultiheadAttention) for module in case.model.modules())
+    if OPACUS.installed and not attends:
         found["Opacus"] = _hooked(case.model)
     return found
 

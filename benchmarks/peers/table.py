@@ -76,13 +76,16 @@ def seconds(run: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def timed_rows(task: str, taken: Mapping[str, list[float]], equal: str) -> Iterator[Row]:
-    """Every peer against "ours": median times, and the median over rounds of the ratio of the two."""
-    own = taken["ours"]
+def timed_rows(
+    task: str, taken: Mapping[str, list[float]], equal: str, asked: float | None = None
+) -> Iterator[Row]:
+    """Every peer against "ours": median times, and the median over rounds of the ratio of the two, with the
+    ratio that is asked of us."""
+    own, aim = taken["ours"], "" if asked is None else f" (asked {asked:g})"
     for name, theirs in taken.items():
         if name != "ours":
             ratio = statistics.median(b / a for a, b in zip(own, theirs, strict=True))
-            yield Row(task, duration(own), f"{name}: {duration(theirs)}", f"{ratio:.2f}x", equal)
+            yield Row(task, duration(own), f"{name}: {duration(theirs)}", f"{ratio:.2f}x{aim}", equal)
 
 
 def duration(taken: Iterable[float]) -> str:

@@ -1,10 +1,11 @@
 """The gradients of records, and of the batches drawn from them.
 
 A batch's mean gradient is the mean of its records' gradients. Each record's gradient is computed
-once, by hand rules where every parameter belongs to a linear layer or a convolution and by vmap
-elsewhere, and all batches are formed by selection, in blocks of consecutive trials whose memory is
-bounded whatever the number of trials and of records. The module's own parameters are neither used
-nor changed. Where a batch's gradient is not the mean of its records', the model is refused.
+once, by hand rules where every parameter belongs to a linear layer, a convolution, a normalisation, an
+embedding or a self-attention, each used once, and by vmap elsewhere, and all batches are formed by
+selection, in blocks of consecutive trials whose memory is bounded whatever the number of trials and of
+records. The module's own parameters are neither used nor changed; all is computed where ``x`` and they
+live. Where a batch's gradient is not the mean of its records', the model is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def per_record(
 ) -> dict[str, Tensor]:
     """Each record's own gradient: name -> (n, *shape)."""
     records = Records.of(model, params, x, y, loss=loss).formed()
-    kept = records.keep(torch.arange(len(x)), budget=BUDGET // 4)
+    kept = records.keep(torch.arange(len(x), device=x.device), budget=BUDGET // 2)
     return {name: kept["gradient", name].unflatten(1, p.shape) for name, p in records.params.items()}
 
 
@@ -79,7 +80,7 @@ def blocks(
     """
     records = Records.of(model, params, x, y, loss=loss, weigh=weigh)
     _check_rows(rows, len(x))
-    return _blocks(records, rows, budget)
+    return _blocks(records, rows.to(x.device), budget)
 
 
 def _blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[str, Tensor]]:
@@ -109,7 +110,7 @@ def _whole_blocks(records: Records, rows: Tensor, budget: int) -> Iterator[dict[
 
 def _means(records: Records, kept: Kept, where: Tensor) -> dict[str, Tensor]:
     """A block of means, from what is kept of all its records."""
-    starts = torch.arange(0, where.numel(), where.shape[1])
+    starts = torch.arange(0, where.numel(), where.shape[1], device=where.device)
     sums = {}
     for (kind, name), tensor in kept.items():
         if kind == "gradient":

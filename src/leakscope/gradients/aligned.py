@@ -7,6 +7,7 @@ is its output along the direction times the output gradient, its norm follows fr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,11 +16,12 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
-from leakscope.gradients.factors import Convolution, Factors, capture
+from leakscope.gradients.factors import Convolution, Factors, Lookup, Rule, widest
 from leakscope.gradients.records import Records
 from leakscope.gradients.whitened import Whitening
 
-PASS = 512  # records in one pass
+PASS = 512  # records in one pass at most
+BUDGET = 2**27  # bytes of a pass, and of gradients where there is no rule
 FORMED = 2**22  # entries of a convolution's gradients, or of its patches, held at a time
 GRAM = 1.5  # how much more work a Gram matrix may be and still be as fast
 
@@ -49,11 +51,13 @@ def alignment(
     require(label in ("known", "sum"), "label", "known or sum", label)
     loss = loss if label == "known" else every_label
     records = Records.of(model, params, x, y, loss=loss)
-    if whitening is not None and not records.fast:
+    if whitening is not None and not records.products:
         raise ArgumentError("a whitening needs a model of linear layers and convolutions only.")
-    along = dict(direction)
-    whitening = whitening.to(next(iter(records.params.values())).dtype) if whitening else None
-    parts = [_pass(records, along, rows, whitening) for rows in torch.arange(len(x)).split(PASS)]
+    along = {name: direction[name].to(p) for name, p in records.params.items()}
+    whitening = whitening.to(next(iter(records.params.values()))) if whitening else None
+    n = min(PASS, records.at_once(BUDGET, formed=not records.fast))
+    every = torch.arange(len(x), device=x.device).split(n)
+    parts = [_pass(records, along, rows, whitening, first=i == 0) for i, rows in enumerate(every)]
     return {
         name: (torch.cat([part[name][0] for part in parts]), torch.cat([part[name][1] for part in parts]))
         for name in records.params
@@ -67,12 +71,13 @@ def by_layer(found: Alignment) -> Alignment:
     for name, pair in found.items():
         groups.setdefault(name.rpartition(".")[0] or name, []).append(pair)
     return {
-        name: (
-            torch.stack([dots.double() for dots, _ in pairs]).sum(0),
-            torch.stack([squares.double() for _, squares in pairs]).sum(0),
-        )
+        name: (_total([dots for dots, _ in pairs]), _total([squares for _, squares in pairs]))
         for name, pairs in groups.items()
     }
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).to(widest(parts[0].device)).sum(0)
 
 
 def every_label(logits: Tensor, y: Tensor) -> Tensor:
@@ -81,26 +86,37 @@ def every_label(logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _pass(
-    records: Records, direction: dict[str, Tensor], rows: Tensor, whitening: Whitening | None
+    records: Records, direction: dict[str, Tensor], rows: Tensor, whitening: Whitening | None, *, first: bool
 ) -> Alignment:
-    x, y = records.x.index_select(0, rows), records.y.index_select(0, rows)
     if not records.fast:
-        kept = records.formed().keep(rows, budget=FORMED * 8)
+        kept = records.keep(rows, budget=BUDGET)
         return {name: _formed(kept["gradient", name], direction[name]) for name in records.params}
-    layers = capture(records.model, records.params, x, y, loss=records.loss).layers or []
     found: Alignment = {}
-    for layer in layers:
+    for layer in records.capture(rows):
         if whitening is not None:
-            if rows[0] == 0:  # the direction is whitened with the first records
+            assert isinstance(layer, Factors)
+            if first:  # the direction is whitened with the first records
                 direction[layer.weight] = whitening.direction(layer, direction[layer.weight])
             layer = whitening.layer(layer)
-        found |= _aligned(layer, direction)
+        found |= align(layer, direction)
     return found
+
+
+def align(layer: Rule, direction: Mapping[str, Tensor]) -> Alignment:
+    """A layer's records against the direction: name -> dots and squared norms."""
+    if isinstance(layer, Factors):
+        found = {layer.weight: _products(layer, direction[layer.weight])}
+        biases = layer.gradients(weight=False)
+    elif isinstance(layer, Lookup):
+        return {layer.weight: _lookup(layer, direction[layer.weight])}
+    else:
+        found, biases = {}, layer.gradients()
+    return found | {name: _formed(g, direction[name]) for name, g in biases.items()}
 
 
 def _formed(gradients: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     flat = gradients.flatten(1)
-    return flat @ direction.to(flat.dtype).flatten(), _squared(flat)
+    return flat @ direction.flatten(), _squared(flat)
 
 
 def _squared(rows: Tensor) -> Tensor:
@@ -109,45 +125,50 @@ def _squared(rows: Tensor) -> Tensor:
     return lengths.square()
 
 
-def _aligned(layer: Factors, direction: Mapping[str, Tensor]) -> Alignment:
-    along = direction[layer.weight].to(layer.a.dtype)
-    found = {layer.weight: _convolution(layer, along) if layer.convolution else _linear(layer, along)}
-    if layer.bias is not None:
-        own = layer.b.flatten(2).sum(2) if layer.convolution else layer.b
-        own = own if own.dim() == 2 else own.flatten(1, -2).sum(1)
-        found[layer.bias] = _formed(own, direction[layer.bias])
-    return found
+def _lookup(layer: Lookup, along: Tensor) -> tuple[Tensor, Tensor]:
+    """What an embedding found along the direction, and the Gram form: rows looked up twice add up."""
+    ids = layer.a.reshape(len(layer.a), -1)
+    b = layer.b.reshape(*ids.shape, -1)
+    b = b if layer.padding is None else b * (ids != layer.padding)[:, :, None]
+    dots = (F.embedding(ids, along) * b).sum((1, 2))
+    pairs = zip(*(part.split(max(1, FORMED // ids.shape[1] ** 2)) for part in (ids, b)), strict=True)
+    norms = [((b @ b.mT) * (ids[:, :, None] == ids[:, None, :])).sum((1, 2)) for ids, b in pairs]
+    return dots, torch.cat(norms).clamp(min=0)
 
 
-def _linear(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = layer.a, layer.b
-    dots = (F.linear(a, along) * b).flatten(1).sum(1)
-    if a.dim() == 2:
-        return dots, _squared(a) * _squared(b)
-    a, b = a.flatten(1, -2), b.flatten(1, -2)
-    return dots, ((a @ a.mT) * (b @ b.mT)).sum((1, 2)).clamp(min=0)
-
-
-def _convolution(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:
-    c, shape = layer.convolution, layer.shape
-    assert c is not None
-    positions = layer.b.shape[2] * layer.b.shape[3]
-    inside, outside = shape[1:].numel(), shape[0] // c.groups
+def _products(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients are formed, some at a time, where that is less work than the Gram matrices of both factors
+    over positions; otherwise the direction's own output gives the dots."""
+    a, b, c, shape = layer.a, layer.b, layer.convolution, layer.shape
+    if c is None and a.dim() == 2:
+        return (F.linear(a, along) * b).sum(1), _squared(a) * _squared(b)
+    groups = 1 if c is None else c.groups
+    positions = b[0, 0].numel() if c else b[0].numel() // shape[0]
+    inside, outside = shape[1:].numel(), shape[0] // groups
     formed = positions * (inside + outside) >= GRAM * inside * outside
-    n = max(1, FORMED // (shape.numel() if formed else positions * inside * c.groups))
-    pairs = zip(layer.a.split(n), layer.b.split(n), strict=True)
+    entries = shape.numel() if formed else positions * max(inside * groups, positions * groups)
+    pairs = zip(*(part.split(max(1, FORMED // entries)) for part in (a, b)), strict=True)
     if formed:
         parts = [
-            _formed(Factors(layer.weight, None, shape, a, b, c).gradients()[layer.weight], along)
-            for a, b in pairs
+            _formed(replace(layer, a=a, b=b, bias=None).gradients()[layer.weight], along) for a, b in pairs
         ]
         return torch.cat([dots for dots, _ in parts]), torch.cat([norms for _, norms in parts])
-    out = F.conv2d(layer.a, along, None, c.stride, c.padding, c.dilation, c.groups)
-    dots = (out * layer.b).flatten(1).sum(1)
-    return dots, torch.cat([_gram(a, b, shape, c) for a, b in pairs])
+    if c is None:
+        out, norms = F.linear(a, along), [_gram(*pair) for pair in pairs]
+    else:
+        out = F.conv2d(a, along, None, c.stride, c.padding, c.dilation, c.groups)
+        norms = [_convolution_gram(a, b, shape, c) for a, b in pairs]
+    return (out * b).flatten(1).sum(1), torch.cat(norms)
 
 
-def _gram(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
+def _gram(a: Tensor, b: Tensor) -> Tensor:
+    """The squared norms of a linear layer's gradients, each a sum of products over positions."""
+    a, b = a.flatten(1, -2), b.flatten(1, -2)
+    norms: Tensor = ((a @ a.mT) * (b @ b.mT)).sum((1, 2))
+    return norms.clamp(min=0)
+
+
+def _convolution_gram(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
     """The squared norms of a convolution's gradients: it is a linear layer on patches, and its gradient
     a sum over their positions."""
     patches = _patches(a, shape, c)

@@ -15,23 +15,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
+from leakscope.gradients.factors import widest
 from leakscope.gradients.records import Records
 
 BUDGET = 80_000_000  # bytes of tangents held at once: 74 of LeNet's columns, fewer take longer
-BLOCK = 31 * 2**20  # bytes; glibc's allocator learns from blocks below 32 MiB only
 HELD = 3  # copies of a tangent that are alive together: two terms of a product's derivative and their sum
 
 
 @dataclass(frozen=True, eq=False)
 class Entries:
-    """Of every parameter's Jacobian, record by record (n,) in float64: the sum of its squared entries, of
-    their absolute values, and the largest of these."""
+    """Of every parameter's Jacobian, record by record (n,), in float64 where there is one: the sum of its
+    squared entries, of their absolute values, and the largest of these."""
 
     squares: dict[str, Tensor]
     sums: dict[str, Tensor]
@@ -56,12 +56,15 @@ def entries(
     """
     tangents = Tangents.of(model, params, x, y, loss=loss)
     require(columns is None or columns >= 1, "columns", "at least 1, or None for all", columns)
-    found = {name: torch.zeros(3, len(x), dtype=torch.float64) for name in params}
+    wide = widest(x.device)
+    found = {name: torch.zeros(3, len(x), dtype=wide, device=x.device) for name in params}
     width = tangents.shape.numel()
     drawn = width if columns is None else min(columns, width)
     for i in range(len(x)):
-        which = torch.arange(width) if drawn == width else torch.randperm(width, generator=rng)[:drawn]
-        for part in which.split(tangents.at_once(budget)):
+        which = torch.arange(width)
+        if drawn < width:  # drawn where the generator lives, the same numbers for every device
+            which = torch.randperm(width, generator=rng, device=rng.device if rng else None)[:drawn]
+        for part in which.to(x.device).split(tangents.at_once(budget)):
             unit = F.one_hot(part, width).to(tangents.dtype).unflatten(1, tangents.shape)
             for name, tangent in tangents.along(i, unit).items():
                 _add(found[name][:, i], tangent)
@@ -88,13 +91,14 @@ def probed(
     (Hutchinson, 1989). One u in the space of records serves all layers; one in theirs would serve one."""
     require(probes >= 1, "probes", "at least 1", probes)
     tangents = Tangents.of(model, params, x, y, loss=loss)
-    found = {name: torch.empty(len(x), probes, dtype=torch.float64) for name in params}
+    wide = widest(x.device)
+    found = {name: torch.empty(len(x), probes, dtype=wide, device=x.device) for name in params}
     for i in range(len(x)):
-        signs = torch.randint(2, (probes, *tangents.shape), generator=rng)
+        signs = torch.randint(2, (probes, *tangents.shape), generator=rng, device=rng.device).to(x.device)
         for part in torch.arange(probes).split(tangents.at_once(budget)):
             for name, tangent in tangents.along(i, (2 * signs[part] - 1).to(tangents.dtype)).items():
                 lengths = torch.linalg.vector_norm(_rows(tangent), dim=-1)
-                found[name][i, part] = lengths.double().square().sum(1)
+                found[name][i, part] = lengths.to(wide).square().sum(1)
     return found
 
 
@@ -111,9 +115,6 @@ class Tangents:
     def of(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss) -> Tangents:
         """Those of these records, or the reason why there are none."""
         records = Records.of(model, params, x, y, loss=loss)
-        # A block that comes and goes, untouched: glibc then keeps the pages of smaller ones, which each chunk
-        # would otherwise get from the system anew (LeNet: 1.6 times as long).
-        torch.empty(BLOCK, dtype=torch.uint8)
         if x.is_floating_point():
             return Tangents(records, None, x.shape[1:])
         name = next((n for n, module in model.named_modules() if isinstance(module, nn.Embedding)), None)
@@ -124,7 +125,7 @@ class Tangents:
             )
         weight = f"{name}.weight" if name else "weight"
         with torch.no_grad(), _Moved(records.params[weight], None) as seen:
-            functional_call(model, {**records.params, **_buffers(model)}, (x[:1],))
+            records.net(records.params, x[:1])
         if len(seen.shapes) != 1:
             raise ArgumentError(
                 f"model.{name} must be used once where token ids are to be moved, and is used "
@@ -144,7 +145,8 @@ class Tangents:
 
     def along(self, i: int, directions: Tensor) -> dict[str, Tensor]:
         """J u of record ``i`` for all directions u (c, *shape): name -> (c, *shape of the parameter)."""
-        start = torch.zeros(self.shape, dtype=self.dtype) if self.embedding else self.records.x[i]
+        x = self.records.x
+        start = torch.zeros(self.shape, dtype=self.dtype, device=x.device) if self.embedding else x[i]
         gradient = self._gradient(i)
         with torch.inference_mode(False), torch.enable_grad(), warnings.catch_warnings():
             # torch scripts its own rules at the first tangent, and warns of having done so
@@ -155,14 +157,13 @@ class Tangents:
     def _gradient(self, i: int) -> Callable[[Tensor], dict[str, Tensor]]:
         """The record's own gradient, as a function of what moves."""
         r = self.records
-        buffers = _buffers(r.model)
 
         def lone(params: dict[str, Tensor], moving: Tensor) -> Tensor:
             if self.embedding is None:
-                logits = functional_call(r.model, {**params, **buffers}, (moving[None],))
+                logits = r.net(params, moving[None])
             else:
                 with _Moved(params[self.embedding], moving):
-                    logits = functional_call(r.model, {**params, **buffers}, (r.x[i : i + 1],))
+                    logits = r.net(params, r.x[i : i + 1])
             return r.loss(logits, r.y[i : i + 1])
 
         return lambda moving: grad(lone)(r.params, moving)
@@ -186,11 +187,6 @@ class _Moved(TorchFunctionMode):
         return out
 
 
-def _buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Copies, so that a model that updates its own leaves them as they were."""
-    return {name: buffer.clone() for name, buffer in model.named_buffers()}
-
-
 def _rows(tangent: Tensor) -> Tensor:
     """(c, rows, entries of a row): sums over a row are short enough for float32, those of rows are not."""
     return tangent.flatten(2) if tangent.dim() > 2 else tangent.flatten(1)[:, :, None]
@@ -198,7 +194,8 @@ def _rows(tangent: Tensor) -> Tensor:
 
 def _add(found: Tensor, tangent: Tensor) -> None:
     rows = _rows(tangent)
-    found[0] += torch.linalg.vector_norm(rows, dim=-1).double().square().sum()
+    wide = found.dtype
+    found[0] += torch.linalg.vector_norm(rows, dim=-1).to(wide).square().sum()
     rows = rows.abs()
-    found[1] += rows.sum(-1).double().sum()
-    found[2] = torch.maximum(found[2], rows.amax().double())
+    found[1] += rows.sum(-1).to(wide).sum()
+    found[2] = torch.maximum(found[2], rows.amax().to(wide))

@@ -16,16 +16,17 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
-from leakscope.gradients.factors import Factors, capture
+from leakscope.gradients.factors import Factors, widest
 from leakscope.gradients.records import Records
 
-PASS = 512  # records in one pass
+PASS = 512  # records in one pass at most
+BUDGET = 2**27  # bytes of a pass
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Of every linear layer and convolution, by the weight's name: E[a aᵀ] of its inputs and E[b bᵀ] of
-    its output gradients, over records, positions and groups, in float64."""
+    its output gradients, over records, positions and groups, in float64 where there is one."""
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
@@ -45,11 +46,9 @@ class Whitening:
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
 
-    def to(self, dtype: torch.dtype) -> Whitening:
-        """The same in the precision the gradients have."""
-        parts = [
-            {name: root.to(dtype) for name, root in part.items()} for part in (self.inputs, self.outputs)
-        ]
+    def to(self, like: Tensor) -> Whitening:
+        """The same in the precision the gradients have, and where they live."""
+        parts = [{name: root.to(like) for name, root in part.items()} for part in (self.inputs, self.outputs)]
         return Whitening(*parts)
 
     def layer(self, layer: Factors) -> Factors:
@@ -77,16 +76,17 @@ def moments(
 ) -> Moments:
     """The moments of these records' gradients, from one forward and one backward pass of each."""
     records = Records.of(model, params, x, y, loss=loss)
-    if not records.fast:
+    if not records.products:
         raise ArgumentError(
             "whitening needs a model whose parameters all belong to linear layers and convolutions, each "
             "used once, and this one has others; use the cosine."
         )
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
-    for rows in torch.arange(len(x)).split(PASS):
-        passed = capture(model, records.params, x[rows].clone(), y[rows], loss=loss)
-        for layer in passed.layers or []:
+    at_once = min(PASS, records.at_once(BUDGET, formed=False))
+    for rows in torch.arange(len(x), device=x.device).split(at_once):
+        for layer in records.capture(rows):
+            assert isinstance(layer, Factors)
             for moment, part in ((inputs, layer.a), (outputs, layer.b)):
                 term = _second(part, layer).div_(len(x))
                 moment[layer.weight] = moment[layer.weight].add_(term) if layer.weight in moment else term
@@ -102,7 +102,7 @@ def _second(part: Tensor, layer: Factors) -> Tensor:
         grouped = part.unflatten(1, (layer.convolution.groups, -1))
         flat = grouped.transpose(0, 2).flatten(1)
         share = len(part) / flat.shape[1]
-    return (flat @ flat.mT).double().mul_(share)
+    return (flat @ flat.mT).to(widest(part.device)).mul_(share)
 
 
 def _channels(part: Tensor, matrix: Tensor, groups: int) -> Tensor:
@@ -118,6 +118,6 @@ def _inverse_root(moment: Tensor, damping: float) -> Tensor:
     damped.diagonal().add_(damping * scale)
     root = torch.linalg.cholesky(damped)
     del damped  # of a wide layer this is as large as everything else
-    identity = torch.eye(len(moment), dtype=moment.dtype)
+    identity = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
     inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
     return inverse
