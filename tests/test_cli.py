@@ -574,3 +574,22 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused_and_one_of_many_i
         assert "takes one value, and it is given 2 times" in done.err
     done = leakscope("audit", "adult", "--drop", "age", "--drop", "nosuch", cwd=tmp_path)
     assert "nosuch" in done.err
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        ("Forest", "unknown attack 'Forest'"),
+        ("Prototype", "attack Prototype must play the game that is asked, property inference"),
+        ("Joint:components=0", "Joint.components must be at least 1"),
+        ("Joint:depth=3", "Joint has no argument 'depth'"),
+        ("Joint:3", "--attack must be a name, or a name with settings"),
+    ],
+)
+def test_an_attack_that_cannot_be_played_is_refused_before_anything_is_trained(
+    leakscope, tmp_path, attack, words
+):
+    said = leakscope("audit", "synthetic", "--attack", attack, "--output", tmp_path / "out", cwd=tmp_path)
+    assert said.code == 2
+    assert words in said.err
+    assert not list(tmp_path.glob("out/cells/*"))

@@ -328,3 +328,29 @@ def test_laplace_noise_is_laplace():
     drawn = ls.LaplaceNoise(0.3).release(layers, None, ls.seeded(0), batch=1)["w"][0]
     assert stats.kstest(drawn.numpy(), stats.laplace(scale=0.3 / 2**0.5).cdf).pvalue > 0.01
     assert ls.LaplaceNoise(0.0).release(layers, None, ls.seeded(0), batch=1) is layers
+
+
+def test_a_sign_is_one_bit_unless_a_third_symbol_is_asked_for():
+    entries = {"w": torch.tensor([[-2.0, -0.0, 0.0, 3.0]])}
+    assert release(ls.Sign(), entries)["w"].tolist() == [[-1.0, 1.0, 1.0, 1.0]]
+    assert release(ls.Sign(ternary=True), entries)["w"].tolist() == [[-1.0, 0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(("rate", "kept"), [(0.29, 71), (0.58, 42), (0.5, 50), (0.999, 1)])
+def test_pruning_keeps_the_share_it_says(rate, kept):
+    out = release(ls.Pruning(rate), {"w": torch.arange(1.0, 101.0)[None]})["w"]
+    assert int((out != 0).sum()) == kept
+
+
+def test_secrets_keep_their_codes_where_some_do_not_occur():
+    """Codes 1 and 2 alone: each is pushed away from itself, and neither is taken for another."""
+    rng = ls.seeded(0)
+    labels = torch.randint(1, 3, (300,), generator=rng)
+    flat = torch.randn(300, 6, generator=rng) + 3 * (labels[:, None] == 2)
+    fitted = ls.AdversarialPerturbation(radius=2.0, step=0.5, steps=8).prepared(
+        Release.of({"w": flat}), labels, ls.seeded(1)
+    )
+    moved = release(fitted, {"w": flat}, secret=labels)["w"]
+    towards = (moved - flat).mean(1)
+    assert (towards[labels == 1] > 0).float().mean() > 0.9
+    assert (towards[labels == 2] < 0).float().mean() > 0.9

@@ -26,6 +26,7 @@ from leakscope.core.catalogue import KINDS, roles
 from leakscope.core.errors import StoreError
 from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.information import mutual_information
+from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import overview, page
 from leakscope.report.report import read_report
 from leakscope.results import gate, number, store
@@ -238,6 +239,27 @@ def test_a_ranking_that_tells_passes_no_limit_on_guesses_and_says_why():
     assert any("ranking" in note for note in verdict.notes)
 
 
+def test_a_result_whose_self_check_failed_passes_nothing():
+    one = builders.game(rate=0.5, n=4_000)
+    sound = SelfCheck("advantage", shuffles=100, alarms=2, expected=2.5, largest=0.01, p=0.5, passed=True)
+    wrong = dataclasses.replace(sound, alarms=60, p=1e-9, passed=False)
+    assert code(appetite(limit(secret="sex", at_most=0.5)), change(one, selfcheck=sound)) == PASS
+    told = gate.judge(appetite(limit(secret="sex", at_most=0.5)), [change(one, selfcheck=wrong)])
+    assert told.exit_code == OPEN
+    assert "self-check" in told.limits[0].decisive.reason
+    leak = change(builders.game(rate=0.99), selfcheck=wrong)
+    assert code(appetite(limit(secret="sex", at_most=0.5)), leak) == FAIL
+
+
+def test_a_defense_without_the_measure_is_not_passed_by_another_that_has_it():
+    measured = builders.game(rate=0.5, n=4_000)
+    other = builders.game(rate=0.5, n=4_000, defense={"name": "Sign"})
+    silent = change(other, scores=other.found.scores.model_copy(update={"tpr_at_1": None}))
+    wanted = limit(secret="sex", measure="tpr_at_1%", at_most=0.5)
+    assert code(appetite(wanted), measured) == PASS
+    assert code(appetite(wanted), measured, silent) == OPEN
+
+
 def test_a_ranking_turned_round_gives_as_much_away():
     one = ranked(0.2)
     assert one.found.scores.auroc.high < 0.3
@@ -403,6 +425,21 @@ def test_no_table_names_an_attack_that_was_not_used():
         assert words(one.cell.attack) not in used
         rows = number.as_csv(numbers(one)).splitlines()
         assert not any(f",{words(one.cell.attack)}," in row for row in rows)
+
+
+def test_a_game_of_several_attacks_names_the_one_that_was_played():
+    parts = [{"name": "Joint", "components": 5}, {"name": "Posterior", "head": {"name": "LDA"}}]
+    attack = {"name": "Strongest", "by": "loss", "rehearsals": 200, "attacks": parts}
+    result = experiment.run(builders.cell("game", attack=attack, rehearsals=200), 0)
+    assert not result.error
+    played = result.found
+    assert [one.attack for one in played.tried] == [words(part) for part in parts]
+    best = max(played.tried, key=lambda one: one.score)
+    assert played.attack == best.attack
+    leaks = {row.attack for row in numbers(result) if row.about == "leakage"}
+    assert leaks == {best.attack}
+    (verdict,) = chapter(result).verdicts
+    assert verdict.attack == best.attack
 
 
 def test_a_layer_that_ranks_and_an_adversary_who_only_guesses_are_no_all_clear():

@@ -99,6 +99,14 @@ def ran(seed: int, hits: int, theirs: float = 0.9):
     return game(played=transcript(hits, 1_000, seed=seed), seed=seed, rounds=5, **words)
 
 
+def test_a_quick_cell_observes_the_rounds_it_is_called_by(monkeypatch):
+    monkeypatch.setenv("LEAKSCOPE_DATA", "anywhere")
+    full, quick = (published.plan("001", only=["fig10"], quick=quick)[0] for quick in (False, True))
+    for a, b in zip(full.cell, quick.cell, strict=True):
+        assert set(b.observed) <= set(a.observed)
+        assert max(b.observed) < b.rounds
+
+
 def entry_of(runs, measure: str, *, quick: bool = False):
     return next(entry for entry in published.entries(runs, quick=quick) if entry["measure"] == measure)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
@@ -258,3 +259,43 @@ def test_prototype_refuses_a_game_without_candidates(parts):
     game = ls.Inference(parts[0], "group", batch=4)
     with pytest.raises(ArgumentError, match="UserInference"):
         ls.Prototype()(ls.Knowledge(game.on(parts[2]), ls.Silent(), 10), ls.seeded(0))
+
+
+def test_what_was_constant_in_rehearsals_says_nothing_of_people():
+    """A thousand entries that never move in rehearsals and move by dust in the game must not drown the rest."""
+    parts = people(0).split(ls.seeded(0, "split"), by="person", train=15, public=20)
+    game = ls.UserInference(parts[0], "person", candidates=4, batch=3)
+
+    def dusty(level):
+        def channel(batch, secret, rng):
+            mean = batch.data.x[batch.rows].mean(1)
+            dust = level * torch.rand(len(mean), 1_000, generator=rng)
+            return (Release.of({"w": torch.cat([mean, dust], 1)}),)
+
+        return channel
+
+    attack = ls.Prototype(8, 32, epochs=20, reduce=ls.Flat())
+    knowledge = ls.Knowledge(game.on(parts[2]), dusty(0.0), 400, game.chances)
+    clean, dirty = (
+        ls.auroc(ls.play(game, dusty(level), attack, knowledge, trials=300, rng=ls.seeded(3))).value
+        for level in (0.0, 1e-6)
+    )
+    assert dirty == pytest.approx(clean, abs=0.02)
+
+
+def test_probabilities_that_are_computed_do_not_become_ties():
+    """Votes are counted by forests alone: LDA says how small a chance is, and its ranking keeps it."""
+    rng = np.random.default_rng(0)
+    secrets = rng.integers(0, 2, 4_000)
+    x = rng.normal(size=(4_000, 1)) + 6 * secrets[:, None]
+    attack = ls.Posterior(ls.LDA(), ls.Flat())
+    said = np.log(attack.smoothed(attack.learn(x, secrets, 2, ls.seeded(0))(x)))
+    assert len(np.unique(said[:, 1] - said[:, 0])) > 3_900
+    forest = ls.Posterior(ls.RandomForest(20), ls.Flat())
+    counted = forest.smoothed(np.array([[1.0, 0.0]]))
+    assert counted[0].tolist() == pytest.approx([51 / 52, 1 / 52])
+    foreign = ls.Posterior(KNeighborsClassifier(5), ls.Flat())
+    assert foreign.smoothed(np.array([[1.0, 0.0]])).min() > 0
+    assert ls.Posterior(ls.LDA(), ls.Flat(), votes=8.0).smoothed(np.array([[1.0, 0.0]]))[
+        0, 1
+    ] == pytest.approx(0.1)

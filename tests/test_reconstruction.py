@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -379,6 +380,16 @@ def test_a_search_that_fails_says_the_public_mean_and_is_counted():
     assert attempt.evaluations.tolist() == [6] * 4  # three searches, each given up after two
     assert attempt.records.equal(knowledge.game.mean.expand_as(secrets))
     assert attempt.losses.isfinite().all()
+
+
+def test_whoever_keeps_whatever_is_found_has_searched_for_it():
+    game, channel = Reconstruction(images()), channel_of(smooth_net())
+    view, _ = game.deal(channel, 3, ls.seeded(4))
+    attack = DeepLeakage(evaluations=100, restarts=2, restart_loss=math.inf)
+    attempt = attack.attempt(setting(game, channel), view, ls.seeded(5))
+    assert bool((attempt.evaluations > 0).all())
+    assert attempt.losses[~attempt.failed].isfinite().all()
+    assert not attempt.failed.all()
 
 
 def test_nothing_but_the_release_reaches_the_attack():

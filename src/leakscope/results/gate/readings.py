@@ -11,7 +11,7 @@ from leakscope.results import store
 from leakscope.results.cell import group_by, plan_of, stable
 from leakscope.results.kind import Asked, kind_named, numbers
 from leakscope.results.number import Number
-from leakscope.results.result import Result
+from leakscope.results.result import Result, find_checks
 from leakscope.results.scores import tells
 
 EVERY = "*"
@@ -33,6 +33,7 @@ class Reading:
     measured: Mapping[str, Number] = field(default_factory=dict)
     surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
     bounds: tuple[Number, ...] = ()
+    doubted: bool = False  # a self-check of the result failed
     failure: str = ""
 
     @property
@@ -71,9 +72,14 @@ class Reading:
         return area is not None and area.high is not None and area.high < 0.5
 
     @property
-    def setting(self) -> tuple[str, str, str, tuple[str, ...]]:
+    def place(self) -> tuple[str, str, str]:
+        """Which secret of which data, behind what."""
+        return self.secret, self.data, stable(self.asked.shields)
+
+    @property
+    def setting(self) -> tuple[tuple[str, str, str], tuple[str, ...]]:
         """What was attacked, whoever did it."""
-        return self.secret, self.data, stable(self.asked.shields), self.kinds
+        return self.place, self.kinds
 
 
 def read_results(folder: Path) -> list[Result[Any]]:
@@ -131,6 +137,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         measured={name: found[0] for name, found in ordered.items()},
         surer={name: found[-1] for name, found in ordered.items() if len(found) > 1},
         bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
+        doubted=any(not check.passed for _, check in find_checks(result.found)),
     )
 
 

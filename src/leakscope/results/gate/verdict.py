@@ -178,8 +178,8 @@ def _judge_limit(
     errors = (error / count, error / seeds)
     judged = [_judge_reading(limit, reading, declared, errors) for reading in speaking]
     judged = [one if one.reading.setting in met else _unmet(limit, one) for one in judged]
-    spoken = {reading.secret for reading in speaking}
-    unheard = {reading.secret: reading for reading in about if reading.secret not in spoken}
+    spoken = {reading.place for reading in speaking}
+    unheard = {reading.place: reading for reading in about if reading.place not in spoken}
     if speaking:
         judged += [_open(reading, _silence(limit, [reading])) for reading in unheard.values()]
     silent = len(about) - len(heard)
@@ -279,6 +279,8 @@ def _measure(
         )
     if not high <= limit.at_most:  # nor where it is no number
         return OPEN, ""
+    if reading.doubted:
+        return OPEN, "its self-check failed, so that no number of this result can be trusted to be low"
     if reading.ranks and limit.measure in GUESSED:
         return OPEN, (
             "its guesses stay below the limit, but its ranking gives the secret away (AUROC above or below "
