@@ -265,6 +265,12 @@ def test_records_joined_in_their_gradients_only_are_refused() -> None:
     refused(Detached(), 4, match="in their gradients")
 
 
+def test_a_label_that_the_loss_ignores_is_refused() -> None:
+    model, x, y = nn.Linear(4, 3), torch.randn(5, 4), torch.tensor([0, 1, 2, 0, -100])
+    with pytest.raises(ArgumentError, match="loss must be the mean over records"):
+        gradients.per_record(model, {name: p.detach() for name, p in model.named_parameters()}, x, y)
+
+
 def test_parameters_that_a_forward_changes_are_left_as_they_were() -> None:
     model = nn.Sequential(nn.Embedding(5, 4, max_norm=0.5), nn.Flatten(), nn.Linear(12, 3))
     params = {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -271,9 +271,9 @@ def _refuse_dependence(among: Trace, alone: list[Trace], *, inputs: bool) -> Non
 def _refuse_joint_gradients(among: Trace, losses: Tensor) -> None:
     """The second record's loss must have no gradient at what layers give for the others: a model can join
     records going back that it does not join going forth (a batch statistic detached)."""
-    for b in among.backward(losses[1]):
-        if not b.is_meta and bool((torch.cat([b[:1], b[2:]]).abs() > 0).any()):
-            raise ArgumentError(
-                "model must not join the records of a batch in their gradients, and this one does though a "
-                "record's output is the same alone; use GroupNorm, or model.eval()."
-            )
+    reached = torch.cat([b.reshape(len(b), -1) for b in among.backward(losses[1])], 1)
+    if not reached.is_meta and bool((torch.cat([reached[:1], reached[2:]]).abs() > 0).any()):
+        raise ArgumentError(
+            "model must not join the records of a batch in their gradients, and this one does though a "
+            "record's output is the same alone; use GroupNorm, or model.eval()."
+        )
