@@ -15,7 +15,7 @@ from torch import Tensor
 from leakscope.attacks.posterior import require_rehearsed
 from leakscope.attacks.reductions import PCA, Features, joined
 from leakscope.attacks.traits import OF_VALUES
-from leakscope.core.calibration import calibrate, learn_calibration, log_loss
+from leakscope.core.calibration import calibrate, learn_calibration, log_losses
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import DEEPEST, Guess, Heard, Knowledge, Rehearsed, View, behind
 from leakscope.core.rng import fork
@@ -24,6 +24,7 @@ from leakscope.games.heldout import cut
 
 Array = NDArray[np.float64]
 Say = Callable[[Array], Array]  # features (t, d) -> log evidence (t, m)
+ROWS = 1_000  # challenges that the components of a round are found in
 RIDGE = 1e-3  # on the calibration's parameters, which keeps them finite where a fold is told without error
 
 
@@ -76,8 +77,7 @@ class Joint:
         shown = [part.simulate(deal) for part, deal in zip(parts, deals, strict=False)]
         views, secrets = [view for view, _ in shown], torch.cat([told for _, told in shown])
         fold = np.repeat(np.arange(len(shown)), [len(told) for _, told in shown])
-        reader = _Reader.fit(views, self.components, self.width, learn)
-        clean = reader.read(views)
+        reader, clean = _Reader.fit(views, PCA(self.components, ROWS), self.width, learn)
         noisy = replace(clean, rounds=[_noisy(block, std, learn) for block in clean.rounds])
         lesson = _Lesson(secrets.numpy(), fold, len(knowledge.belief), std, clean.side.shape[1], self)
         *_, whole = zip(reader.tables(clean), reader.tables(noisy), strict=True)
@@ -124,13 +124,14 @@ class _Reader:
     bases: tuple[Array | None, ...] = ()
 
     @staticmethod
-    def fit(views: Sequence[View], components: int, width: int, rng: torch.Generator) -> _Reader:
+    def fit(views: Sequence[View], reduce: PCA, width: int, rng: torch.Generator) -> tuple[_Reader, _Read]:
+        """The reader, and what it reads in these views."""
         if "candidates" in views[0].public:
             raise ArgumentError(
                 "Joint tells the values of a column, and this game is about people; use PLDA."
             )
         releases = zip(*(view.releases for view in views), strict=True)
-        reader = _Reader(tuple(PCA(components).fit(joined(each), rng) for each in releases))
+        reader = _Reader(tuple(reduce.fit(joined(each), rng) for each in releases))
         read = reader.read(views)
         first, *others = read.rounds
         size, spread = float(np.mean([block.var(0).mean() for block in read.rounds])) ** 0.5, read.side.std(0)
@@ -141,7 +142,7 @@ class _Reader:
             basis = np.linalg.eigh(np.cov(first.T))[1][:, -width:] if first.shape[1] > width else None
             first = first if basis is None else first @ basis
             bases.append(basis)
-        return replace(reader, scale=scale, bases=tuple(bases))
+        return replace(reader, scale=scale, bases=tuple(bases)), replace(read, side=read.side * scale)
 
     def read(self, views: Sequence[View]) -> _Read:
         sides = [known for view in views if isinstance(known := view.public.get("known"), Tensor)]
@@ -186,7 +187,7 @@ class _Lesson:
         """Of the least log loss on folds that were not fitted."""
         shapes = self._shapes(x)
         said = [self._cross(shapes, seen, *pair) for pair in settings]
-        losses = [log_loss(calibrate(each, self._calibration(each)), self.secrets) for each in said]
+        losses = [log_losses(calibrate(each, self._calibration(each)), self.secrets).mean() for each in said]
         return settings[int(np.argmin(losses))]
 
     def fit(self, x: Array, seen: Array, ridge: float, own: float) -> tuple[Say, Array]:

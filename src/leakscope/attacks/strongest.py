@@ -7,16 +7,18 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor
 
 from leakscope.attacks.rehearsal import parted, unkeyed
 from leakscope.attacks.representations import Fisher, Network
-from leakscope.core.calibration import calibrate, learn_calibration, log_loss
+from leakscope.core.calibration import calibrate, learn_calibration, log_losses
 from leakscope.core.errors import DataError, require
 from leakscope.core.nouns import Attack, Guess, Knowledge
 from leakscope.core.rng import fork
 
+Array = NDArray[np.float64]
 RIDGE = 1e-2  # on the calibration's parameters, which keeps them finite where all is told without error
 
 
@@ -26,8 +28,9 @@ class Strongest:
 
     Each attack learns on part of the adversary's records and is judged on the others, ``by`` AUROC, one
     value against the rest, by balanced accuracy at equal odds, or by the log loss of calibrated evidence;
-    the best one then learns on all of them. The choice sees nothing of the real game. ``rehearsals`` are at
-    most so many in the choice; None: as many as there are.
+    the best one then learns on all of them. By the log loss, it is the first that is not worse than the best
+    by more than the standard error of their difference. The choice sees nothing of the real game.
+    ``rehearsals`` are at most so many in the choice; None: as many as there are.
     """
 
     attacks: tuple[Attack, ...] = (Network(), Fisher())
@@ -47,28 +50,29 @@ class Strongest:
     def chosen(self, knowledge: Knowledge, rng: torch.Generator) -> int:
         """The place of the attack that does best on the adversary's held-out records; the first where there
         are too few records to hold some out."""
-        scores = self.judged(knowledge, rng) or (0.0,)
-        return max(range(len(scores)), key=scores.__getitem__)
+        return self.judged(knowledge, rng)[0]
 
-    def judged(self, knowledge: Knowledge, rng: torch.Generator) -> tuple[float, ...]:
-        """How well each attack does on held-out records, more being better; none where these are too few."""
+    def judged(self, knowledge: Knowledge, rng: torch.Generator) -> tuple[int, tuple[float, ...]]:
+        """That place, and how well each attack does there, more being better; none where records are too
+        few."""
         cut, deal, *learn = fork(rng, 2 + len(self.attacks))
         trials = knowledge.trials if self.rehearsals is None else min(self.rehearsals, knowledge.trials)
         try:
             first, second = parted(replace(knowledge, trials=trials), cut)
         except DataError:
-            return ()
+            return 0, ()
         view, secrets = unkeyed(replace(second, trials=trials), deal).simulate(deal)
-        judge = _JUDGES[self.by]
-        return tuple(
-            judge(attack(first, own)(view), secrets) for attack, own in zip(self.attacks, learn, strict=True)
-        )
+        judge, pairs = _JUDGES[self.by], zip(self.attacks, learn, strict=True)
+        each = np.stack([judge(attack(first, own)(view), secrets) for attack, own in pairs])
+        gap = each[each.mean(1).argmax()] - each
+        near = gap.mean(1) <= gap.std(1) / each.shape[1] ** 0.5
+        return int(near.argmax()), tuple(each.mean(1).tolist())
 
 
-def _area(said: Tensor, secrets: Tensor) -> float:
+def _area(said: Tensor, secrets: Tensor) -> Array:
     """AUROC of scores (t,), or of log evidence (rounds, t, m) at equal odds, macro over the values."""
     if said.dim() == 1:
-        return float(roc_auc_score(secrets.numpy(), said.numpy()))
+        return np.array([roc_auc_score(secrets.numpy(), said.numpy())])
     evidence = said.double().sum(0)
     kinds = [c for c in range(evidence.shape[1]) if bool((secrets == c).any())]
     scores = evidence.log_softmax(1)
@@ -76,24 +80,24 @@ def _area(said: Tensor, secrets: Tensor) -> float:
     for c in kinds:
         rest = scores[:, [j for j in range(scores.shape[1]) if j != c]].logsumexp(1)
         areas.append(roc_auc_score((secrets == c).numpy(), (scores[:, c] - rest).numpy()))
-    return float(np.mean(areas))
+    return np.array([np.mean(areas)])
 
 
-def _balanced(said: Tensor, secrets: Tensor) -> float:
+def _balanced(said: Tensor, secrets: Tensor) -> Array:
     """The mean over values of how often each is told, at equal odds."""
     told = (said > 0).long() if said.dim() == 1 else said.double().sum(0).argmax(1)
-    return float(balanced_accuracy_score(secrets.numpy(), told.numpy()))
+    return np.array([balanced_accuracy_score(secrets.numpy(), told.numpy())])
 
 
-def _loss(said: Tensor, secrets: Tensor) -> float:
-    """Minus the log loss, in nats, of evidence (rounds, t, m) trusted as far as half of the challenges bear
-    out, on the other half, and the other way round."""
+def _loss(said: Tensor, secrets: Tensor) -> Array:
+    """Minus the log loss of every challenge (t,), in nats, of evidence (rounds, t, m) trusted as far as half
+    of the challenges bear out, on the other half, and the other way round."""
     evidence, told = said.double().sum(0).numpy(), secrets.long().numpy()
-    losses = []
+    losses = np.empty(len(told))
     for half in (0, 1):
         way = learn_calibration(evidence[half::2], told[half::2], ridge=RIDGE)
-        losses.append(log_loss(calibrate(evidence[1 - half :: 2], way), told[1 - half :: 2]))
-    return -float(np.mean(losses))
+        losses[1 - half :: 2] = log_losses(calibrate(evidence[1 - half :: 2], way), told[1 - half :: 2])
+    return -losses
 
 
 _JUDGES = {"auroc": _area, "balanced": _balanced, "loss": _loss}

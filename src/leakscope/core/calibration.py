@@ -24,9 +24,9 @@ def calibrate(said: Array, way: Array) -> Array:
     return np.asarray(way[0] * said + way[1:])
 
 
-def log_loss(said: Array, told: NDArray[np.int64]) -> float:
-    """The mean of minus log p of what was ``told``, from log evidence (t, m) at equal odds."""
-    return float((np.logaddexp.reduce(said, axis=1) - said[np.arange(len(told)), told]).mean())
+def log_losses(said: Array, told: NDArray[np.int64]) -> Array:
+    """Minus log p (t,) of what was ``told``, from log evidence (t, m) at equal odds."""
+    return np.asarray(np.logaddexp.reduce(said, axis=1) - said[np.arange(len(told)), told])
 
 
 def learn_calibration(

@@ -100,10 +100,9 @@ def choose_attack(
     attack, table = _attacks(world, stage), world.cell.attack
     if not isinstance(attack, Strongest):
         return attack, words(table), ()
-    scores = attack.judged(knowledge, seeded(world.seed, "choice"))
+    best, scores = attack.judged(knowledge, seeded(world.seed, "choice"))
     names = [words(part) for part in table["attacks"]]
     tried = tuple(Candidate(attack=name, score=score) for name, score in zip(names, scores, strict=False))
-    best = max(range(len(scores)), key=scores.__getitem__, default=0)
     return attack.attacks[best], names[best], tried
 
 

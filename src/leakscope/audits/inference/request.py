@@ -17,7 +17,7 @@ from leakscope.data.files import absent, sha256
 
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
-CHOICE = 600  # rehearsals by which the strongest attack is chosen
+CHOICE = 400  # rehearsals by which the strongest attack is chosen
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
