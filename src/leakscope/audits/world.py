@@ -13,7 +13,7 @@ from leakscope.core.nouns import Defense, Estimate, Params
 from leakscope.core.rng import seeded
 from leakscope.core.tables import architecture, construct
 from leakscope.games import UserInference
-from leakscope.measures.utility import accuracy, majority, task_auroc
+from leakscope.measures.utility import accuracy, linear, majority, task_auroc
 from leakscope.models import build, parameters
 from leakscope.results.kind import World
 from leakscope.results.result import Net, RecordsUsed
@@ -113,11 +113,15 @@ def train_victim(world: World, train: Dataset, defense: Defense) -> Victim:
     return Victim(model, defense, history)
 
 
-def measure_worth(victim: Victim, test: Dataset) -> Worth[Estimate]:
-    """What the trained model is worth on records nobody trained on."""
+def measure_worth(victim: Victim, test: Dataset, train: Dataset | None = None) -> Worth[Estimate]:
+    """What the trained model is worth on records nobody trained on, beside a logistic regression of the same
+    ``train``, where they are given."""
     predicted = logits(victim.model, victim.history[-1], test)
     return Worth[Estimate](
-        accuracy=accuracy(predicted, test.y), auroc=task_auroc(predicted, test.y), majority=majority(test.y)
+        accuracy=accuracy(predicted, test.y),
+        auroc=task_auroc(predicted, test.y),
+        majority=majority(test.y),
+        linear=linear(train, test) if train is not None else None,
     )
 
 

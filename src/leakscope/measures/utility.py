@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Estimate, Transcript
 from leakscope.measures.success import auroc, proportion
+
+WIDEST = 2_000  # inputs of a logistic regression: more take longer than the audit
 
 
 def accuracy(logits: Tensor, labels: Tensor, *, level: float = 0.95) -> Estimate:
@@ -25,3 +32,14 @@ def task_auroc(logits: Tensor, labels: Tensor, *, level: float = 0.95) -> Estima
 def majority(labels: Tensor) -> float:
     """The accuracy of always saying the most frequent label."""
     return float(torch.bincount(labels).max()) / len(labels)
+
+
+def linear(train: Dataset, test: Dataset) -> float | None:
+    """The accuracy of a logistic regression on the same records; None for what is no table of at most
+    `WIDEST` numbers."""
+    if train.x.dim() != 2 or not train.x.is_floating_point() or train.x.shape[1] > WIDEST:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # nearly there is near enough for a comparison
+        fitted = LogisticRegression(max_iter=200).fit(train.x.numpy(), train.y.numpy())
+    return float(fitted.score(test.x.numpy(), test.y.numpy()))

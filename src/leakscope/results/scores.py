@@ -175,12 +175,14 @@ class Scores(FrozenModel, Generic[T]):
 
 
 class Worth(FrozenModel, Generic[T]):
-    """What a model is worth on records that nobody trained on; ``trained``: on those it was trained on."""
+    """What a model is worth on records that nobody trained on; ``trained``: on those it was trained on.
+    Beside it, the accuracy of always saying the most frequent label, and of a logistic regression."""
 
     accuracy: T | None = None
     auroc: T | None = None
     trained: T | None = None
     majority: float | None = None
+    linear: float | None = None
 
 
 def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()) -> Scores[Average]:
@@ -207,10 +209,14 @@ def average_worth(runs: Sequence[Worth[Estimate]]) -> Worth[Average]:
         each = [getattr(run, name) for run in runs]
         return average(each) if each and all(each) else None
 
-    shares = [run.majority for run in runs if run.majority is not None]
+    def mean(name: str) -> float | None:
+        known = [value for run in runs if (value := getattr(run, name)) is not None]
+        return sum(known) / len(known) if known else None
+
     return Worth[Average](
         accuracy=over("accuracy"),
         auroc=over("auroc"),
         trained=over("trained"),
-        majority=sum(shares) / len(shares) if shares else None,
+        majority=mean("majority"),
+        linear=mean("linear"),
     )

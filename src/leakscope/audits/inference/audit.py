@@ -89,7 +89,7 @@ def play_stage(world: World, stage: Stage, victim: Victim) -> Played:
         selfcheck=shuffled(transcript, drawn=True, rng=seeded(seed, "shuffle")),
         bounds=bound_releases(transcript, channel, behind(stage.game)),
         guarantee=account(world, stage, victim),
-        utility=measure_worth(victim, stage.parts.test),
+        utility=measure_worth(victim, stage.parts.test, stage.parts.train),
     )
 
 

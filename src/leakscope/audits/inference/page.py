@@ -37,6 +37,7 @@ from leakscope.results.result import Result
 
 POINTS = 80  # drawn of one ROC curve, at most
 FIGURES = 12  # settings that get figures, the worst first, so that a large grid stays one readable page
+LESS = 0.02  # accuracy below a logistic regression's that is worth a remark
 ROWS = 200  # settings that are told in full; of more, the table and the files of results hold the rest
 
 
@@ -294,6 +295,14 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
         remarks.append(
             f"In {idle} of {len(worths)} cells the model is not clearly better than always saying the most "
             f"frequent label. With more --rounds or a higher --rate it would have learned more."
+        )
+    behind = sum(
+        bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in worths
+    )
+    if behind > idle:
+        remarks.append(
+            f"In {behind} of {len(worths)} cells the model is less accurate than a logistic regression of "
+            f"the same records. What it leaks may change once it has learned more."
         )
     told = {row.cell.game_name for row in rows if row.cell.game.get("known")}
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]

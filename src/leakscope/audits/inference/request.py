@@ -220,8 +220,9 @@ def attacks_on(cell: Table, *, width: int) -> Table:
     if "defense" in cell:
         attacks.append({"name": "NoiseAware"} | ordinal)
     if "user" in game:
-        components = {"name": "PCA", "components": 200}
-        attacks = [{"name": "PLDA"}, {"name": "PLDA", "reduce": components}, {"name": "Prototype"}]
+        components = {"name": "PCA", "components": 60}
+        smooth = {"name": "PLDA", "ridge": 0.1, "reduce": components}
+        attacks = [{"name": "PLDA"}, smooth, {"name": "Prototype"}]
     return {"name": "Strongest", "by": "loss", "rehearsals": CHOICE, "attacks": attacks}
 
 
