@@ -338,7 +338,7 @@ def test_no_defense_sends_what_was_trained_bit_by_bit():
 def test_pruning_sends_the_largest_changes_as_trained_and_the_rest_as_received(scale):
     received, after, reply = answer(defense_mod(Pruning(0.75), scale=scale))
     before, own, sent = flat(received), flat(after), flat(tensors(reply.content["arrays"]))
-    kept = (before - own).abs().argsort(descending=True)[: len(own) - int(0.75 * len(own))]
+    kept = (before - own).abs().argsort(descending=True)[: len(own) - round(0.75 * len(own))]
     expected = before.clone()
     expected[kept] = own[kept]
     assert torch.equal(sent, expected)

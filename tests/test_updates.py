@@ -115,7 +115,7 @@ def test_the_defense_acts_on_the_whole_update():
     pruned = flatten(released(replace(channel, defense=ls.Pruning(0.9)), drawn(data))[0])
     assert signs.equal(clean.sign())
     assert ((pruned == 0) | (pruned == clean)).all()
-    assert ((pruned != 0).sum(1) == clean.shape[1] - int(0.9 * clean.shape[1])).all()
+    assert ((pruned != 0).sum(1) == clean.shape[1] - round(0.9 * clean.shape[1])).all()
 
 
 def test_inside_the_local_steps_a_defense_bounds_the_update():

@@ -56,12 +56,14 @@ class Strongest:
         """That place, and how well each attack does there, more being better; none where records are too
         few."""
         cut, deal, *learn = fork(rng, 2 + len(self.attacks))
-        trials = knowledge.trials if self.rehearsals is None else min(self.rehearsals, knowledge.trials)
         try:
-            first, second = parted(replace(knowledge, trials=trials), cut)
+            first, second = parted(knowledge, cut)
         except DataError:
             return 0, ()
-        view, secrets = unkeyed(replace(second, trials=trials), deal).simulate(deal)
+        if self.rehearsals is not None:
+            few = min(self.rehearsals, knowledge.trials)
+            first, second = (replace(part, trials=few) for part in (first, second))
+        view, secrets = unkeyed(second, deal).simulate(deal)
         judge, pairs = _JUDGES[self.by], zip(self.attacks, learn, strict=True)
         each = np.stack([judge(attack(first, own)(view), secrets) for attack, own in pairs])
         gap = each[each.mean(1).argmax()] - each
