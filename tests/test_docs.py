@@ -271,7 +271,7 @@ def test_no_block_of_python_in_the_readme_is_left_out():
 
 
 SIZES = {  # of the README's commands in a test
-    "audit": "--rounds 1 --trials 60 --rehearsals 60",
+    "audit": "--rounds 1 --trials 60 --rehearsals 120",
     "tune": "--rounds 1 --trials 60 --rehearsals 60 --halvings 1",
     "localise": "--rounds 1 --trials 60 --rehearsals 60",
 }

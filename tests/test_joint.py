@@ -318,6 +318,26 @@ def test_of_attacks_that_differ_by_luck_alone_the_first_is_played(parts):
     assert abs(scores[0] - scores[1]) < 0.05
 
 
+def test_of_people_the_strongest_is_chosen_on_others_than_it_learned_from(crowd):
+    met: list = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Meets:
+        def __call__(self, knowledge, rng):
+            met.append(set(knowledge.game.data.secret("person").tolist()))
+
+            def guess(view):
+                met.append(set(view.public["people"].flatten().tolist()))
+                return torch.zeros(1, *view.public["people"].shape)
+
+            return guess
+
+    attack = Strongest((Meets(), Prototype(8, 32, epochs=20), PLDA()), "loss", rehearsals=200)
+    best, _ = attack.judged(Knowledge(crowd[1], Plain(), 200), seeded(0))
+    assert not met[0] & met[1]
+    assert best > 0
+
+
 def test_where_records_are_too_few_to_choose_by_the_first_is_played():
     few = synthetic(records=60).split(seeded(0), secret="group", train=20, public=20)[2]
     knowledge = Knowledge(Inference(few, "group", batch=4), Plain(), 100)

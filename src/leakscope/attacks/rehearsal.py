@@ -16,7 +16,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Channel, Knowledge, Release, View, flatten
 from leakscope.core.rng import fork
-from leakscope.games import Inference, Membership
+from leakscope.games import Inference, Membership, UserInference
 from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import Encoder
 
@@ -38,7 +38,7 @@ def parted(
     knowledge: Knowledge, rng: torch.Generator, *, share: float = SHARE
 ) -> tuple[Knowledge, Knowledge]:
     """The rehearsal on ``share`` of the adversary's records, and on the others: records, not challenges,
-    are kept apart, and every value of the secret is cut alike."""
+    or people where these are to be told apart, are kept apart, and every value of the secret is cut alike."""
     game = knowledge.game
     trials = max(2, round(knowledge.trials * share)), max(2, round(knowledge.trials * (1 - share)))
     data = getattr(game, "data", None)
@@ -52,6 +52,12 @@ def parted(
         raise ArgumentError(
             f"the adversary must rehearse on records that can be kept apart, got {type(game).__name__}; use "
             f"Posterior."
+        )
+    if isinstance(game, UserInference):
+        first, second = _cut_people(data, game, share, rng)
+        return (
+            replace(knowledge, game=game.on(first), trials=trials[0]),
+            replace(knowledge, game=game.on(second), trials=trials[1]),
         )
     least = 2 * game.batch if isinstance(game, Inference) else 2
     column = column_of(game)
@@ -67,6 +73,17 @@ def parted(
         replace(knowledge, game=game.on(first), trials=trials[0]),
         replace(knowledge, game=game.on(second), trials=trials[1]),
     )
+
+
+def _cut_people(
+    data: Dataset, game: UserInference, share: float, rng: torch.Generator
+) -> tuple[Dataset, Dataset]:
+    """The records of some people, and of others, of whom there are as many as candidates at least."""
+    codes = data.secret(game.user)
+    people = codes.unique()
+    people = people[torch.randperm(len(people), generator=rng)]
+    held = torch.isin(codes, people[: max(game.candidates, round((1 - share) * len(people)))])
+    return data.take((~held).nonzero()[:, 0]), data.take(held.nonzero()[:, 0])
 
 
 def _cut(

@@ -222,7 +222,8 @@ def attacks_on(cell: Table, *, width: int) -> Table:
     if "user" in game:
         components = {"name": "PCA", "components": 60}
         smooth = {"name": "PLDA", "ridge": 0.1, "reduce": components}
-        attacks = [{"name": "PLDA"}, smooth, {"name": "Prototype"}]
+        attacks = [smooth, {"name": "PLDA"}] if "defense" in cell else [{"name": "PLDA"}, smooth]
+        attacks.append({"name": "Prototype"})
     return {"name": "Strongest", "by": "loss", "rehearsals": CHOICE, "attacks": attacks}
 
 
