@@ -417,3 +417,11 @@ def test_fifty_audits_stay_under_300_kilobytes_and_leave_other_results_alone():
     alone, together = page(game(), setting(PRUNING)).text, page(game(), setting(PRUNING), many[0]).text
     body = alone[alone.index("At a glance") : alone.index("What was assumed")]
     assert body in together
+
+
+@pytest.mark.parametrize("told", [True, 7, "x2", {"a": 1}, None])
+def test_a_forged_cell_that_lists_nothing_is_a_page_all_the_same(told):
+    one = game()
+    changed = {"game": one.cell.game | {"known": told}, "attack": {"name": "Strongest", "attacks": told}}
+    forged = one.model_copy(update={"cell": one.cell.model_copy(update=changed)})
+    assert "sex" in report.render([forged], plan="", title="")

@@ -159,7 +159,7 @@ class Group:
     @property
     def known(self) -> str:
         """The columns of the batch that the adversary is told the means of, in any setting."""
-        names = (str(name) for row in self.rows for name in row.cell.game.get("known") or ())
+        names = (str(name) for row in self.rows for name in _listed(row.cell.game.get("known")))
         return ", ".join(dict.fromkeys(names))
 
     @property
@@ -278,8 +278,13 @@ def group_settings(results: Iterable[Result[Played]]) -> list[Group]:
 
 def name_attack(cell: Cell) -> str:
     """What is to be played, before it is known which of several is the strongest."""
-    parts = cell.attack.get("attacks")
+    parts = _listed(cell.attack.get("attacks"))
     return f"the strongest of {', '.join(words(part) for part in parts)}" if parts else words(cell.attack)
+
+
+def _listed(value: object) -> Sequence[object]:
+    """What a stored cell lists; a forged one may hold anything."""
+    return value if isinstance(value, list | tuple) else ()
 
 
 def column_of(cell: Cell) -> str:
