@@ -425,3 +425,18 @@ def test_a_forged_cell_that_lists_nothing_is_a_page_all_the_same(told):
     changed = {"game": one.cell.game | {"known": told}, "attack": {"name": "Strongest", "attacks": told}}
     forged = one.model_copy(update={"cell": one.cell.model_copy(update=changed)})
     assert "sex" in report.render([forged], plan="", title="")
+
+
+def test_which_attacks_were_tried_tells_no_setting_apart():
+    """Two attacks were tried without a defense and three with one: a row is called by its defense."""
+
+    def tried(*names, **changes):
+        parts = [{"name": name} for name in names]
+        return game(attack={"name": "Strongest", "attacks": parts}, **changes)
+
+    rows = [tried("Joint", "Posterior"), tried("Joint", "Posterior", "NoiseAware", defense={"name": "Sign"})]
+    (group,) = group_settings(rows)
+    assert [row.differs for row in group.rows] == ["", ""]
+    other = game(attack={"name": "Posterior"}, defense={"name": "Sign"})
+    (group,) = group_settings([*rows, other])
+    assert sum("Strongest" in row.differs for row in group.rows) == 2

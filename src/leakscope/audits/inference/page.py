@@ -296,13 +296,14 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
             f"In {idle} of {len(worths)} cells the model is not clearly better than always saying the most "
             f"frequent label. With more --rounds or a higher --rate it would have learned more."
         )
+    free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
     behind = sum(
-        bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in worths
+        bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in free
     )
     if behind > idle:
         remarks.append(
-            f"In {behind} of {len(worths)} cells the model is less accurate than a logistic regression of "
-            f"the same records. What it leaks may change once it has learned more."
+            f"In {behind} of {len(free)} cells without a defense the model is less accurate than a logistic "
+            f"regression of the same records. What it leaks may change once it has learned more."
         )
     told = {row.cell.game_name for row in rows if row.cell.game.get("known")}
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]

@@ -263,7 +263,7 @@ def group_settings(results: Iterable[Result[Played]]) -> list[Group]:
     made: list[Group] = []
     number = 0
     for (_, column, _, kind), group in groups.items():
-        differing = differences([row.cell.described for row in group], TOLD)
+        differing = differences([_describe(row.cell) for row in group], TOLD)
         rows = tuple(
             replace(row, number=number + i, differs=differs)
             for i, (row, differs) in enumerate(zip(group, differing, strict=True), start=1)
@@ -274,6 +274,13 @@ def group_settings(results: Iterable[Result[Played]]) -> list[Group]:
         value = secret.values[-1] if secret and secret.values and len(secret.values) != count else column
         made.append(Group(kind, column, str(value), rows[0].cell.source, count, rows, shared, len(made) + 1))
     return made
+
+
+def _describe(cell: Cell) -> Table:
+    """The cell as data; where the strongest of several attacks was played, that is its attack, whichever were
+    tried."""
+    chosen = {"attack": {"name": cell.attack.get("name")}} if _listed(cell.attack.get("attacks")) else {}
+    return cell.described | chosen
 
 
 def name_attack(cell: Cell) -> str:
