@@ -440,3 +440,10 @@ def test_which_attacks_were_tried_tells_no_setting_apart():
     other = game(attack={"name": "Posterior"}, defense={"name": "Sign"})
     (group,) = group_settings([*rows, other])
     assert sum("Strongest" in row.differs for row in group.rows) == 2
+
+
+def test_a_page_says_where_no_attack_could_be_chosen():
+    parts = [{"name": "Joint"}, {"name": "Posterior"}]
+    one = game(attack={"name": "Strongest", "attacks": parts})
+    assert "too few public records to choose by" in tell([one]).body
+    assert "too few public records to choose by" not in tell([game()]).body

@@ -58,6 +58,11 @@ class Setting:
     def roc(self) -> Curve:
         return mean_roc([run.found.roc for run in self.runs if run.found and run.found.roc])
 
+    @property
+    def unchosen(self) -> bool:
+        """Whether several attacks were to be tried and none was."""
+        return bool(_listed(self.cell.attack.get("attacks")) and self.found and not self.found.tried)
+
     @cached_property
     def described(self) -> str:
         """The cell as one text, by which equal settings are told and ordered."""
