@@ -354,3 +354,26 @@ def test_secrets_keep_their_codes_where_some_do_not_occur():
     towards = (moved - flat).mean(1)
     assert (towards[labels == 1] > 0).float().mean() > 0.9
     assert (towards[labels == 2] < 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    ("defense", "spread"),
+    [
+        (ls.LaplaceNoise(0.3), 0.3),
+        (ls.Chain(ls.Pruning(0.5), ls.Noise(0.2)), 0.2),
+        (ls.Chain(ls.DPSGD(noise=0.4)), 0.1),
+        (ls.Chain(ls.DPSGD(noise=0.4), ls.Pruning(0.5)), 0.0),
+        (ls.Chain(ls.DPSGD(noise=0.4), ls.Noise(0.1)), 0.0),
+        (ls.Chain(), 0.0),
+    ],
+)
+def test_noise_that_comes_last_can_be_taken_off_and_its_size_is_known(defense, spread):
+    layers = {"w": torch.arange(1.0, 1_001.0).repeat(16, 1)}
+    assert defense.spread(16) == pytest.approx(spread)
+    clean = release(defense.noiseless(), layers)["w"]
+    added = release(defense, layers)["w"] - clean
+    if spread:
+        assert added.std().item() == pytest.approx(spread, rel=0.05)
+        assert release(defense.noiseless(), layers, seed=2)["w"].equal(clean)
+    else:
+        assert defense.noiseless() == defense

@@ -342,13 +342,17 @@ class Defense:
         return self
 
     def noiseless(self) -> Defense:
-        """The same defense without the Gaussian noise it adds last, as an adversary who knows its
-        standard deviation may rehearse it."""
+        """The same defense without the noise it adds last, equal and independent in every entry, as an
+        adversary who knows its standard deviation may rehearse it."""
         return self
 
     def deviation(self, batch: int) -> float:
-        """The standard deviation of that noise on the mean of ``batch`` records."""
+        """The standard deviation of that noise on the mean of ``batch`` records, if it is Gaussian."""
         return 0.0
+
+    def spread(self, batch: int) -> float:
+        """The standard deviation of that noise, whatever its law."""
+        return self.deviation(batch)
 
     @property
     def adds_noise(self) -> bool:

@@ -102,6 +102,12 @@ class LaplaceNoise(Defense):
     def adds_noise(self) -> bool:
         return self.std > 0
 
+    def noiseless(self) -> LaplaceNoise:
+        return LaplaceNoise(0.0)
+
+    def spread(self, batch: int) -> float:
+        return self.std
+
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         if self.std == 0:
             return layers
@@ -195,6 +201,17 @@ class Chain(Defense):
     @property
     def adds_noise(self) -> bool:
         return any(defense.adds_noise for defense in self.defenses)
+
+    def noiseless(self) -> Defense:
+        if not self.spread(1):
+            return self
+        *first, last = self.defenses
+        return Chain(*first, last.noiseless())
+
+    def spread(self, batch: int) -> float:
+        """That of the last, which nothing changes any more; 0 where an earlier one adds noise too."""
+        *first, last = self.defenses or (Defense(),)
+        return 0.0 if any(defense.adds_noise for defense in first) else last.spread(batch)
 
     def model(self, model: nn.Module) -> nn.Module:
         for defense in self.defenses:

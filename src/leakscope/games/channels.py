@@ -49,7 +49,7 @@ class GradientChannel:
         return replace(self, defense=Defense(), fitted=(), loss=self.trained_with)
 
     def noiseless(self) -> Self:
-        """The channel without the Gaussian noise its defense adds last."""
+        """The channel without the noise its defense adds last."""
         fitted = tuple(defense.noiseless() for defense in self.fitted)
         return replace(self, defense=self.defense.noiseless(), fitted=fitted)
 
@@ -172,13 +172,13 @@ class Through:
 
 
 def without_noise(channel: Channel, batch: int) -> tuple[Channel, float]:
-    """The channel without the Gaussian noise that its defense adds last, and the standard deviation of that
-    on the mean of ``batch`` records; the channel as it is, and 0, where there is none or it is not known."""
+    """The channel without the noise that its defense adds last, and the standard deviation of that on the mean
+    of ``batch`` records; the channel as it is, and 0, where there is none or it is not known."""
     if isinstance(channel, Through):
         inner, std = without_noise(channel.channel, batch)
         return replace(channel, channel=inner), std
     if isinstance(channel, GradientChannel):
-        return channel.noiseless(), channel.deviation(batch)
+        return channel.noiseless(), channel.defense.spread(batch)
     return channel, 0.0
 
 
