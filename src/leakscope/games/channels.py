@@ -172,7 +172,7 @@ class Through:
 
 
 def without_noise(channel: Channel, batch: int) -> tuple[Channel, float]:
-    """The channel without the noise that its defense adds last, and the standard deviation of that on the mean
+    """The channel without the noise that its defense adds last, and the deviation of that on the mean
     of ``batch`` records; the channel as it is, and 0, where there is none or it is not known."""
     if isinstance(channel, Through):
         inner, std = without_noise(channel.channel, batch)
