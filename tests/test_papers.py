@@ -88,7 +88,7 @@ def test_quick_never_asks_for_more_than_the_paper(number, monkeypatch):
 def test_cells_whose_files_are_not_here_are_named(monkeypatch):
     monkeypatch.delenv("LEAKSCOPE_DATA", raising=False)
     plan, _, missing = published.plan("000", only=["fig2"])
-    assert missing == ["user-cremad"]
+    assert missing == ["user-cremad", "user-strongest-cremad"]
     assert {cell.id for cell in plan.cell} == {"attribute-adult", "property-adult", "distribution-adult"}
     refuses(PlanError, "fig2, fig11", published.plan, "000", only=["fig1"])
 

@@ -141,7 +141,8 @@ def quote_plan(text: str) -> str:
 
 
 def _distinct(items: Iterable[FrozenModel | None]) -> list[FrozenModel]:
-    return list(dict.fromkeys(item for item in items if item is not None))
+    """Each once, in an order that does not depend on that of the results."""
+    return sorted({item for item in items if item is not None}, key=repr)
 
 
 def write(folder: Path) -> Path:
