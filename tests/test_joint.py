@@ -15,6 +15,7 @@ from leakscope import (
     MLP,
     PCA,
     PLDA,
+    Chain,
     Dataset,
     Distribution,
     FirstInput,
@@ -23,20 +24,24 @@ from leakscope import (
     Inference,
     Joint,
     Knowledge,
+    Local,
+    Noise,
     NoiseAware,
     Plain,
     Posterior,
     Prototype,
     RandomForest,
     Release,
+    Sign,
     Silent,
     Strongest,
     Through,
+    UpdateChannel,
     UserInference,
     View,
+    Within,
     advantage,
     auroc,
-    mutual_information,
     play,
     seeded,
     success_rate,
@@ -44,7 +49,7 @@ from leakscope import (
 from leakscope.attacks.joint import _Shape
 from leakscope.attacks.users import _TwoCovariances
 from leakscope.core.errors import ArgumentError
-from leakscope.core.nouns import Crossfitted, Heard
+from leakscope.core.nouns import Heard
 from leakscope.data import synthetic, synthetic_bayes
 from leakscope.games.channels import without_noise
 from leakscope.games.heldout import cut
@@ -138,11 +143,12 @@ def differences(said: np.ndarray) -> np.ndarray:
 def test_without_a_ridge_the_discriminant_is_scikit_learns():
     x, secrets = drawn(0)
     shape = _Shape.of(x, secrets, 3, Joint(quadratic=5))
-    linear = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / 3] * 3).fit(x, secrets)
     ours = differences(shape.discriminant(np.zeros(5), 1e-12, 0.0)(x))
     weights = np.bincount(secrets) / len(secrets)
     common = sum(w * np.cov(x[secrets == c].T, ddof=0) for c, w in enumerate(weights))
-    assert np.allclose(linear.covariance_, common) or not np.allclose(weights, 1 / 3)
+    theirs = LinearDiscriminantAnalysis(solver="lsqr", priors=weights).fit(x, secrets)
+    log_odds = theirs.decision_function(x) - np.log(weights)
+    assert np.allclose(ours, differences(log_odds), atol=1e-8)
     means = np.stack([x[secrets == c].mean(0) for c in range(3)])
     each = np.stack([stats.multivariate_normal(mean, common).logpdf(x) for mean in means], axis=1)
     assert np.allclose(ours, differences(each), atol=1e-8)
@@ -222,7 +228,10 @@ def test_rounds_read_together_do_not_count_the_same_twice(parts, channel):
     one, all_three = transcript.after(1), transcript.after(3)
     assert (one.guesses - all_three.guesses).abs().mean() < 0.05
     assert transcript.after(3).guesses.equal(transcript.guesses)
-    assert mutual_information(transcript).low >= 0
+    said = transcript.guesses[torch.arange(1_000), transcript.secrets.long()].log()
+    assert (
+        said.mean() > transcript.prior[transcript.secrets.long()].log().mean()
+    )  # it gains, before any floor
     heard = transcript.heard
     assert heard.together.shape == heard.rounds.shape == (3, 1_000, 2)
     added = Heard(heard.rounds).evidence
@@ -237,7 +246,7 @@ def test_more_rounds_than_fit_are_read_by_their_widest_directions(parts, channel
         auroc(play(game, many, Joint(components=20, width=width), knowledge, trials=800, rng=seeded(6)))
         for width in (120, 600)
     )
-    assert narrow.value == pytest.approx(wide.value, abs=0.03)
+    assert narrow.value > wide.value - 0.03
     assert narrow.low > 0.6
 
 
@@ -251,24 +260,45 @@ def test_under_known_noise_joint_finds_what_the_forest_misses(parts, channel):
     )
     assert ours.low > theirs.high
     clean, std = without_noise(Through(noisy, tuple(parameters(noisy.model))), 8)
-    assert std == noisy.deviation(8) > 0
+    assert std == noisy.deviation(8)
+    assert std > 0
     assert without_noise(clean, 8)[1] == 0
     assert without_noise(Plain(), 8) == (Plain(), 0.0)
 
 
-@pytest.mark.parametrize("attack", [Joint(), PLDA()])
-def test_calibration_is_learned_on_records_of_their_own(parts, crowd, attack, monkeypatch):
-    assert isinstance(attack, Crossfitted)
-    knowledge = Knowledge(Inference(parts[2], "group", batch=4), Silent(), 100)
-    if isinstance(attack, PLDA):
-        knowledge = Knowledge(crowd[1], Silent(), 100)
+@pytest.mark.parametrize("name", ["values", "people"])
+def test_folds_share_neither_records_nor_people(parts, crowd, name):
+    knowledge = Knowledge(
+        Inference(parts[2], "group", batch=4) if name == "values" else crowd[1], Silent(), 100
+    )
     folds = cut(knowledge, 3, seeded(0))
     rows = [part.game.data.x for part in folds]
     assert sum(len(part) for part in rows) == len(knowledge.game.data)
     assert not any(bool((a[:, None] == b[None]).all(2).any()) for a in rows for b in rows if a is not b)
-    if isinstance(attack, PLDA):
+    if name == "people":
         who = [set(part.game.data.secret("person").tolist()) for part in folds]
         assert not any(a & b for a in who for b in who if a is not b)
+
+
+def test_what_was_learned_by_heart_is_not_trusted():
+    """Each record has a mark of its own, and nothing else: an adversary who calibrated on what it learned from
+    would be sure of itself."""
+    rng = seeded(0)
+    marks = torch.randn(400, 60, generator=rng)
+    data = Dataset(
+        marks, torch.arange(400) % 2, {"group": torch.randint(2, (400,), generator=rng)}, name="marks"
+    )
+    private, public = data.take(torch.arange(200)), data.take(torch.arange(200, 400))
+
+    def channel(batch, secret, rng):
+        return (Release.of({"w": batch.data.x[batch.rows].mean(1)}),)
+
+    game = Inference(private, "group", batch=4, prior="uniform")
+    transcript = play(
+        game, channel, Joint(), Knowledge(game.on(public), channel, 1_000), trials=1_000, rng=seeded(1)
+    )
+    assert auroc(transcript).value == pytest.approx(0.5, abs=0.15)  # two hundred records differ by luck
+    assert transcript.guesses.max() < 0.9
 
 
 def test_too_few_records_for_folds_are_rehearsed_on_together():
@@ -311,11 +341,77 @@ def test_the_strongest_is_chosen_on_records_that_it_did_not_learn_from(parts, by
     assert success_rate(transcript).value == pytest.approx(0.9, abs=0.06)
 
 
-def test_of_attacks_that_differ_by_luck_alone_the_first_is_played(parts):
-    knowledge = Knowledge(Inference(parts[2], "group", batch=4), Plain(), 600)
-    best, scores = Strongest((Fixed(0.80, []), Fixed(0.81, [])), "loss").judged(knowledge, seeded(0))
-    assert best == 0
-    assert abs(scores[0] - scores[1]) < 0.05
+def test_many_values_are_rehearsed_often_enough_to_choose_by():
+    rng = seeded(0)
+    codes = torch.arange(40).repeat_interleave(40)
+    data = Dataset(torch.randn(1_600, 3, generator=rng), codes % 2, {"unit": codes}, name="units")
+    game = Inference(data, "unit", batch=4)
+    attack = Strongest((Joint(components=5), Joint(components=16)), "loss", rehearsals=100)
+    _, scores = attack.judged(Knowledge(game.on(data), Plain(), 2_000), seeded(1))
+    assert len(scores) == 2
+
+
+@pytest.mark.parametrize(
+    "defense",
+    [
+        Within(DPSGD(2.0, 1.0), ("0.weight", "0.bias", "2.weight", "2.bias")),
+        Chain(DPSGD(2.0, 1.0), Noise(1e-3)),
+        Chain(DPSGD(2.0, 1.0), Sign(ternary=True), Noise(1e-3)),
+    ],
+    ids=["within", "two noises", "noise, then signs"],
+)
+def test_noise_of_a_size_that_is_not_known_hides_no_more_than_noise_that_is(parts, channel, defense):
+    """Components are found without the noise, and its covariance is measured."""
+    strong, _, public = synthetic(records=3_000, shift=3.0).split(seeded(0, "split"), secret="group")
+    game = Inference(strong, "group", batch=16)
+    plain, hidden = (dataclasses.replace(channel, defense=one) for one in (DPSGD(2.0, 1.0), defense))
+    known, unknown = (
+        auroc(
+            play(
+                game,
+                one,
+                Joint(),
+                Knowledge(game.on(public), one, 1_500, game.chances),
+                trials=1_500,
+                rng=seeded(8),
+            )
+        )
+        for one in (plain, hidden)
+    )
+    assert known.low > 0.55
+    floor = (
+        0.5 if any(isinstance(part, Sign) for part in getattr(defense, "defenses", ())) else known.low - 0.06
+    )
+    assert unknown.value > floor
+    assert without_noise(hidden, 16)[1] is None or isinstance(defense, Chain)
+
+
+def test_noise_inside_local_steps_is_taken_off_too(parts, channel):
+    local = UpdateChannel(
+        channel.model, channel.rounds, local=Local(steps=1, batch=8, rate=0.1), inside=DPSGD(2.0, 1.0)
+    )
+    clean, std = without_noise(local, 8)
+    assert std is None
+    assert clean.inside.noise == 0
+
+
+def test_a_value_that_was_never_rehearsed_is_never_said():
+    x, secrets = drawn(0)
+    said = _Shape.of(x, secrets, 4, Joint(quadratic=5)).discriminant(np.zeros(5), 0.01, 0.5)(1e6 * x)
+    assert not (said.argmax(1) == 3).any()
+
+
+def test_side_knowledge_is_kept_beside_a_wide_release(parts):
+    """Told the column that gives the group away, an adversary is not worse off for a release that adds noise."""
+
+    def noise(batch, secret, rng):
+        return (Release.of({"noise": torch.randn(len(batch), 60, generator=rng)}),)
+
+    game = Inference(parts[0], "group", batch=4, known=("x1",), prior="uniform")
+    knowledge = Knowledge(game.on(parts[2]), noise, 1_000, game.chances)
+    transcript = play(game, noise, Joint(), knowledge, trials=2_000, rng=seeded(3))
+    blind = dataclasses.replace(transcript, guesses=transcript.blind)
+    assert success_rate(transcript).value > success_rate(blind).value - 0.03
 
 
 def test_of_people_the_strongest_is_chosen_on_others_than_it_learned_from(crowd):
@@ -383,8 +479,8 @@ def test_joint_and_the_noise_aware_forest_agree_that_drowned_gradients_tell_noth
         assert nothing_found(play(game, drowned, attack, knowledge, trials=1_000, rng=seeded(9)))
 
 
-def test_a_release_of_several_parts_is_read_in_turns():
-    from leakscope.attacks.reductions import joined
+def test_a_sample_of_several_releases_has_as_many_of_each():
+    from leakscope.attacks.reductions import sampled
 
     releases = [
         Release(
@@ -392,4 +488,5 @@ def test_a_release_of_several_parts_is_read_in_turns():
         )
         for i in range(2)
     ]
-    assert joined(releases).layers["w"][:, 0].tolist() == [0, 0, 1, 1, 0.5, 0.5, 1.5, 1.5]
+    assert sampled(releases, 4).layers["w"][:, 0].tolist() == [0, 0, 1, 1]
+    assert sampled(releases, 6).layers["w"][:, 0].tolist() == [0, 0, 0.5, 1, 1, 1.5]

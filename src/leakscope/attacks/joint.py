@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from leakscope.attacks.posterior import require_rehearsed
-from leakscope.attacks.reductions import PCA, Features, joined
+from leakscope.attacks.reductions import PCA, Features, sampled
 from leakscope.attacks.traits import OF_VALUES
 from leakscope.core.calibration import calibrate, learn_calibration, log_losses
 from leakscope.core.errors import ArgumentError, require
@@ -35,9 +35,9 @@ class Joint:
     Equation 5 of paper 000 adds the rounds' evidence as if each were a witness of its own, and they show the
     same records. Here the features of all rounds are one vector z, and a value's evidence is the density
     of N(its mean, its covariance) at z. Features are ``components`` principal components of each round's
-    gradients, fitted without the noise of a defense whose deviation is known; the covariance of the noise is
-    then added. A value's covariance is that of all values and a ridge; among the ``quadratic`` widest
-    directions a share ``own`` of it is the value's own.
+    gradients, fitted without the noise of a defense; the covariance of the noise is then added where its
+    deviation is known, and measured on noisy rehearsals where it is not. A value's covariance is that of all
+    values and a ridge; among the ``quadratic`` widest directions a share ``own`` of it is the value's own.
 
     Public records are cut into ``folds``, each of which deals its own challenges. Ridge and share are those
     of the least log loss on folds that were not fitted, and the scale and offsets learned there keep the
@@ -48,7 +48,7 @@ class Joint:
     plays: ClassVar[tuple[str, ...]] = OF_VALUES
     components: int = 50
     ordinal: bool = False
-    ridges: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0)
+    ridges: tuple[float, ...] = (1e-4, 0.01, 0.03, 0.1, 0.3, 1.0)
     own: tuple[float, ...] = (0.0, 0.5, 0.9)
     quadratic: int = 60
     folds: int = 5
@@ -75,11 +75,16 @@ class Joint:
         channel, std = without_noise(knowledge.channel, behind(knowledge.game))
         parts = cut(replace(knowledge, channel=channel), self.folds, learn)
         shown = [part.simulate(deal) for part, deal in zip(parts, deals, strict=False)]
+        reduce = PCA(self.components, ROWS)
+        reduced = _reductions([view for view, _ in shown], reduce, learn)
+        if std is None:
+            parts = [replace(part, channel=knowledge.channel) for part in parts]
+            shown = [part.simulate(learn) for part in parts]
         views, secrets = [view for view, _ in shown], torch.cat([told for _, told in shown])
         fold = np.repeat(np.arange(len(shown)), [len(told) for _, told in shown])
-        reader, clean = _Reader.fit(views, PCA(self.components, ROWS), self.width, learn)
-        noisy = replace(clean, rounds=[_noisy(block, std, learn) for block in clean.rounds])
-        lesson = _Lesson(secrets.numpy(), fold, len(knowledge.belief), std, clean.side.shape[1], self)
+        reader, clean = _Reader.fit(views, reduced, self.width)
+        noisy = replace(clean, rounds=[_noisy(block, std or 0.0, learn) for block in clean.rounds])
+        lesson = _Lesson(secrets.numpy(), fold, len(knowledge.belief), std or 0.0, clean.side.shape[1], self)
         *_, whole = zip(reader.tables(clean), reader.tables(noisy), strict=True)
         settings = lesson.choose(*whole, list(product(self.ridges, self.own)))
         tables = zip(reader.tables(clean), reader.tables(noisy), strict=True)
@@ -105,6 +110,14 @@ def _noisy(block: Array, std: float, rng: torch.Generator) -> Array:
     return np.asarray(block + std * drawn)
 
 
+def _reductions(views: Sequence[View], reduce: PCA, rng: torch.Generator) -> tuple[Features, ...]:
+    """The features of every round, found in these views together."""
+    if "candidates" in views[0].public:
+        raise ArgumentError("Joint tells the values of a column, and this game is about people; use PLDA.")
+    releases = zip(*(view.releases for view in views), strict=True)
+    return tuple(reduce.fit(sampled(each, reduce.rows), rng) for each in releases)
+
+
 @dataclass(frozen=True, eq=False)
 class _Read:
     """Features of challenges: of their side knowledge (t, s), and of every round (t, components)."""
@@ -124,14 +137,9 @@ class _Reader:
     bases: tuple[Array | None, ...] = ()
 
     @staticmethod
-    def fit(views: Sequence[View], reduce: PCA, width: int, rng: torch.Generator) -> tuple[_Reader, _Read]:
+    def fit(views: Sequence[View], rounds: tuple[Features, ...], width: int) -> tuple[_Reader, _Read]:
         """The reader, and what it reads in these views."""
-        if "candidates" in views[0].public:
-            raise ArgumentError(
-                "Joint tells the values of a column, and this game is about people; use PLDA."
-            )
-        releases = zip(*(view.releases for view in views), strict=True)
-        reader = _Reader(tuple(reduce.fit(joined(each), rng) for each in releases))
+        reader = _Reader(rounds)
         read = reader.read(views)
         first, *others = read.rounds
         size, spread = float(np.mean([block.var(0).mean() for block in read.rounds])) ** 0.5, read.side.std(0)
@@ -194,7 +202,9 @@ class _Lesson:
         """The discriminant of all folds, and what those of the others say of each; both calibrated."""
         said = self._cross(self._shapes(x), seen, ridge, own)
         way = self._calibration(said)
-        last = _Shape.of(x, self.secrets, self.m, self.attack).discriminant(self._noise(x), ridge, own)
+        last = _Shape.of(x, self.secrets, self.m, self.attack).discriminant(
+            self._noise(x), self._ridge(x, ridge), own
+        )
         return lambda unseen: calibrate(last(unseen), way), calibrate(said, way)
 
     def _shapes(self, x: Array) -> list[_Shape]:
@@ -206,11 +216,15 @@ class _Lesson:
         said = np.empty((len(seen), self.m))
         for i, shape in enumerate(shapes):
             rows = self.fold == i
-            said[rows] = shape.discriminant(self._noise(seen), ridge, own)(seen[rows])
+            said[rows] = shape.discriminant(self._noise(seen), self._ridge(seen, ridge), own)(seen[rows])
         return said
 
     def _noise(self, x: Array) -> Array:
         return np.where(np.arange(x.shape[1]) < self.side, 0.0, self.std**2)
+
+    def _ridge(self, x: Array, ridge: float) -> Array:
+        """Side knowledge is exact, and hardly needs any."""
+        return np.where(np.arange(x.shape[1]) < self.side, 1e-3 * ridge, ridge)
 
     def _calibration(self, said: Array) -> Array:
         return learn_calibration(said, self.secrets, ridge=RIDGE)
@@ -246,7 +260,7 @@ class _Shape:
             each[value] = own.T @ own / len(own)
         return _Shape(told, means, common, float(x.var(0).mean()), basis, each)
 
-    def discriminant(self, noise: Array, ridge: float, own: float) -> Say:
+    def discriminant(self, noise: Array, ridge: float | Array, own: float) -> Say:
         """Log evidence by value, up to what all values share."""
         added = noise + ridge * self.size
         if not added.all():  # nothing varies and there is no noise: nothing to tell
@@ -263,7 +277,8 @@ class _Shape:
                 apart = (x - self.means[value]) @ self.basis
                 change = np.linalg.inv(shared) - np.linalg.inv(mixed)
                 said[:, value] += ((apart @ change) * apart).sum(1) / 2 - np.linalg.slogdet(mixed)[1] / 2
-            said[:, [value for value in range(said.shape[1]) if value not in self.told]] = DEEPEST
+            never = [value for value in range(said.shape[1]) if value not in self.told]
+            said[:, never] = said[:, self.told].min(1, keepdims=True) + DEEPEST
             return np.asarray(said)
 
         return say

@@ -114,6 +114,8 @@ class NoiseAware:
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
         channel, std = without_noise(knowledge.channel, behind(knowledge.game))
+        if std is None:  # noise of an unknown size is rehearsed as it is
+            channel, std = knowledge.channel, 0.0
         view, secrets = replace(knowledge, channel=channel).simulate(deal)
         attack = Posterior(self.head, PCA(self.components), self.ordinal)
         draws = self.draws if std else 1

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -161,6 +160,7 @@ class PCA:
 
     def fit(self, release: Release, rng: torch.Generator) -> Features:
         sample = _head(release, self.rows)
+        require(bool(sample.isfinite().all()), "PCA: what is released", "finite numbers", "nan or inf")
         if bool((sample == sample[0]).all()):  # nothing varies: there is no direction to find
             return _each(lambda layers: flatten(layers)[:, :1] * 0)
         wanted = min(self.components, *sample.shape)
@@ -185,11 +185,17 @@ def _head(release: Release, rows: int) -> Tensor:
     return torch.cat(parts)
 
 
-def joined(releases: Sequence[Release]) -> Release:
-    """The trials of several releases of one round as those of one, a block of each in turn."""
+def sampled(releases: Sequence[Release], rows: int) -> Release:
+    """The first trials of several releases of one round as those of one, as many of each, ``rows`` in all."""
 
     def blocks() -> Iterator[Layers]:
-        for turn in zip_longest(*(release.blocks() for release in releases)):
-            yield from (layers for layers in turn if layers is not None)
+        for release in releases:
+            left = -(-rows // len(releases))
+            for layers in release.blocks():
+                part = {name: tensor[:left] for name, tensor in layers.items()}
+                yield part
+                left -= len(next(iter(part.values())))
+                if left <= 0:
+                    break
 
     return Release(releases[0].params, blocks)

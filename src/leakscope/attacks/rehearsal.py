@@ -79,6 +79,7 @@ def _cut_people(
     data: Dataset, game: UserInference, share: float, rng: torch.Generator
 ) -> tuple[Dataset, Dataset]:
     """The records of some people, and of others, of whom there are as many as candidates at least."""
+    data = data.frequent(game.user, 2 * game.batch)  # who can be played
     codes = data.secret(game.user)
     people = codes.unique()
     people = people[torch.randperm(len(people), generator=rng)]

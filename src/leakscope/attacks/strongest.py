@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor
 
@@ -15,10 +14,11 @@ from leakscope.attacks.rehearsal import parted, unkeyed
 from leakscope.attacks.representations import Fisher, Network
 from leakscope.core.calibration import calibrate, learn_calibration, log_losses
 from leakscope.core.errors import DataError, require
-from leakscope.core.nouns import Attack, Guess, Knowledge
-from leakscope.core.rng import fork
+from leakscope.core.nouns import Attack, Guess, Heard, Knowledge, View
+from leakscope.core.rng import fork, integer
+from leakscope.games.referee import without_release
 
-Array = NDArray[np.float64]
+EACH = 20  # rehearsals of a value in the choice, at least
 RIDGE = 1e-2  # on the calibration's parameters, which keeps them finite where all is told without error
 
 
@@ -28,9 +28,8 @@ class Strongest:
 
     Each attack learns on part of the adversary's records and is judged on the others, ``by`` AUROC, one
     value against the rest, by balanced accuracy at equal odds, or by the log loss of calibrated evidence;
-    the best one then learns on all of them. By the log loss, it is the first that is not worse than the best
-    by more than the standard error of their difference. The choice sees nothing of the real game.
-    ``rehearsals`` are at most so many in the choice; None: as many as there are.
+    the best one then learns on all of them. The choice sees nothing of the real game. ``rehearsals`` are at
+    most so many in the choice, and 20 of each value; None: as many as there are.
     """
 
     attacks: tuple[Attack, ...] = (Network(), Fisher())
@@ -61,20 +60,29 @@ class Strongest:
         except DataError:
             return 0, ()
         if self.rehearsals is not None:
-            few = min(self.rehearsals, knowledge.trials)
+            few = min(max(self.rehearsals, EACH * len(knowledge.belief)), knowledge.trials)
             first, second = (replace(part, trials=few) for part in (first, second))
         view, secrets = unkeyed(second, deal).simulate(deal)
-        judge, pairs = _JUDGES[self.by], zip(self.attacks, learn, strict=True)
-        each = np.stack([judge(attack(first, own)(view), secrets) for attack, own in pairs])
-        gap = each[each.mean(1).argmax()] - each
-        near = gap.mean(1) <= gap.std(1) / each.shape[1] ** 0.5
-        return int(near.argmax()), tuple(each.mean(1).tolist())
+        judge = _JUDGES[self.by]
+        scores = [
+            judge(_evidence(a, first, view, own), secrets) for a, own in zip(self.attacks, learn, strict=True)
+        ]
+        return max(range(len(scores)), key=scores.__getitem__), tuple(scores)
 
 
-def _area(said: Tensor, secrets: Tensor) -> Array:
+def _evidence(attack: Attack, knowledge: Knowledge, view: View, rng: torch.Generator) -> Tensor:
+    """What an attack says of a view, side knowledge counting once, as it is played."""
+    seed = integer(rng)
+    said = attack(knowledge, torch.Generator().manual_seed(seed))(view)
+    if said.dim() != 3 or len(said) == 1 or "known" not in view.public:
+        return said
+    return Heard(said, without_release(attack, knowledge, seed)(view)).evidence[None]
+
+
+def _area(said: Tensor, secrets: Tensor) -> float:
     """AUROC of scores (t,), or of log evidence (rounds, t, m) at equal odds, macro over the values."""
     if said.dim() == 1:
-        return np.array([roc_auc_score(secrets.numpy(), said.numpy())])
+        return float(roc_auc_score(secrets.numpy(), said.numpy()))
     evidence = said.double().sum(0)
     kinds = [c for c in range(evidence.shape[1]) if bool((secrets == c).any())]
     scores = evidence.log_softmax(1)
@@ -82,24 +90,24 @@ def _area(said: Tensor, secrets: Tensor) -> Array:
     for c in kinds:
         rest = scores[:, [j for j in range(scores.shape[1]) if j != c]].logsumexp(1)
         areas.append(roc_auc_score((secrets == c).numpy(), (scores[:, c] - rest).numpy()))
-    return np.array([np.mean(areas)])
+    return float(np.mean(areas))
 
 
-def _balanced(said: Tensor, secrets: Tensor) -> Array:
+def _balanced(said: Tensor, secrets: Tensor) -> float:
     """The mean over values of how often each is told, at equal odds."""
     told = (said > 0).long() if said.dim() == 1 else said.double().sum(0).argmax(1)
-    return np.array([balanced_accuracy_score(secrets.numpy(), told.numpy())])
+    return float(balanced_accuracy_score(secrets.numpy(), told.numpy()))
 
 
-def _loss(said: Tensor, secrets: Tensor) -> Array:
-    """Minus the log loss of every challenge (t,), in nats, of evidence (rounds, t, m) trusted as far as half
-    of the challenges bear out, on the other half, and the other way round."""
+def _loss(said: Tensor, secrets: Tensor) -> float:
+    """Minus the log loss, in nats, of evidence (rounds, t, m) trusted as far as half of the challenges bear
+    out, on the other half, and the other way round."""
     evidence, told = said.double().sum(0).numpy(), secrets.long().numpy()
     losses = np.empty(len(told))
     for half in (0, 1):
         way = learn_calibration(evidence[half::2], told[half::2], ridge=RIDGE)
         losses[1 - half :: 2] = log_losses(calibrate(evidence[1 - half :: 2], way), told[1 - half :: 2])
-    return -losses
+    return -float(losses.mean())
 
 
 _JUDGES = {"auroc": _area, "balanced": _balanced, "loss": _loss}

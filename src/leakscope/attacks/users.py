@@ -138,9 +138,9 @@ class PLDA:
     def _taught(
         self, knowledge: Knowledge, deal: torch.Generator, learn: torch.Generator
     ) -> Callable[[View], Heard]:
-        channel, std = knowledge.channel, 0.0
-        if self.reduce.keeps_noise:
-            channel, std = without_noise(channel, behind(knowledge.game))
+        channel, std = without_noise(knowledge.channel, behind(knowledge.game))
+        if std is None or not self.reduce.keeps_noise:  # the noise is rehearsed as it is
+            channel, std = knowledge.channel, 0.0
         view, secrets = replace(knowledge, channel=channel).simulate(deal)
         _, people = _candidates(view)
         who = people.gather(1, secrets[:, None])[:, 0]

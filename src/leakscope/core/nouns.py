@@ -342,16 +342,16 @@ class Defense:
         return self
 
     def noiseless(self) -> Defense:
-        """The same defense without the noise it adds last, equal and independent in every entry, as an
-        adversary who knows its standard deviation may rehearse it."""
+        """The same defense without the noise it adds, as an adversary who knows it may rehearse it."""
         return self
 
     def deviation(self, batch: int) -> float:
-        """The standard deviation of that noise on the mean of ``batch`` records, if it is Gaussian."""
+        """The standard deviation of that noise on the mean of ``batch`` records, if it is Gaussian, comes
+        last, and is equal and independent in every entry."""
         return 0.0
 
     def spread(self, batch: int) -> float:
-        """The standard deviation of that noise, whatever its law."""
+        """The same, whatever the law of the noise."""
         return self.deviation(batch)
 
     @property

@@ -150,6 +150,9 @@ class Within(Defense):
     def adds_noise(self) -> bool:
         return self.defense.adds_noise
 
+    def noiseless(self) -> Defense:
+        return Within(self.defense.noiseless(), self.layers)
+
     def model(self, model: nn.Module) -> nn.Module:
         return self.defense.model(model)
 
@@ -203,10 +206,7 @@ class Chain(Defense):
         return any(defense.adds_noise for defense in self.defenses)
 
     def noiseless(self) -> Defense:
-        if not self.spread(1):
-            return self
-        *first, last = self.defenses
-        return Chain(*first, last.noiseless())
+        return Chain(*(defense.noiseless() for defense in self.defenses))
 
     def spread(self, batch: int) -> float:
         """That of the last, which nothing changes any more; 0 where an earlier one adds noise too."""

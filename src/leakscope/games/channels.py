@@ -49,9 +49,13 @@ class GradientChannel:
         return replace(self, defense=Defense(), fitted=(), loss=self.trained_with)
 
     def noiseless(self) -> Self:
-        """The channel without the noise its defense adds last."""
+        """The channel without the noise its defense adds."""
         fitted = tuple(defense.noiseless() for defense in self.fitted)
         return replace(self, defense=self.defense.noiseless(), fitted=fitted)
+
+    @property
+    def adds_noise(self) -> bool:
+        return self.defense.adds_noise
 
     def deviation(self, batch: int) -> float:
         """The standard deviation of that noise on the mean of ``batch`` records."""
@@ -124,6 +128,14 @@ class UpdateChannel(GradientChannel):
         """The channel a static adversary believes in: it knows the model and the loss, and no more."""
         return replace(self, defense=Defense(), fitted=(), inside=Defense(), loss=self.trained_with)
 
+    def noiseless(self) -> Self:
+        """The channel without the noise that is added to the update, and in local training."""
+        return replace(super().noiseless(), inside=self.inside.noiseless())
+
+    @property
+    def adds_noise(self) -> bool:
+        return self.defense.adds_noise or self.inside.adds_noise
+
     @property
     def trained_with(self) -> Loss:
         """The loss of local training, what a defense adds to it included."""
@@ -171,15 +183,16 @@ class Through:
         return replace(release, blocks=blocks)
 
 
-def without_noise(channel: Channel, batch: int) -> tuple[Channel, float]:
-    """The channel without the noise that its defense adds last, and the deviation of that on the mean
-    of ``batch`` records; the channel as it is, and 0, where there is none or it is not known."""
+def without_noise(channel: Channel, batch: int) -> tuple[Channel, float | None]:
+    """The channel without the noise that its defense adds, and the deviation of that on the mean of ``batch``
+    records: 0 where there is none, None where it is not the same in every entry or does not come last."""
     if isinstance(channel, Through):
         inner, std = without_noise(channel.channel, batch)
         return replace(channel, channel=inner), std
-    if isinstance(channel, GradientChannel):
-        return channel.noiseless(), channel.defense.spread(batch)
-    return channel, 0.0
+    if not isinstance(channel, GradientChannel) or not channel.adds_noise:
+        return channel, 0.0
+    inside = isinstance(channel, UpdateChannel) and channel.inside.adds_noise
+    return channel.noiseless(), None if inside else channel.defense.spread(batch) or None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def cut(knowledge: Knowledge, folds: int, rng: torch.Generator) -> list[Knowledg
     )
     column = user or getattr(game, "secret", None) or getattr(game, "column", None)
     if isinstance(data, Dataset) and isinstance(column, str):
+        data = data.frequent(column, 2 * game.batch) if user else data  # who can be played
         codes = data.secret(column)
         places = _by_person(codes, rng) if user else _by_value(codes, rng)
         for n in range(folds, 1, -1):

@@ -53,7 +53,7 @@ def play(
         return _records(secrets, said, game.chances)
     if said.dim() != 3:
         return Transcript.of_scores(secrets, said, _prior(game, secrets))
-    alone = _alone(attack, learned, seed) if "known" in view.public else None
+    alone = without_release(attack, learned, seed) if "known" in view.public else None
     return Transcript.of_rounds(
         secrets,
         Heard(said, alone(view) if alone else None),
@@ -87,7 +87,7 @@ def _prior(game: Game, secrets: Tensor) -> Tensor:
     return counts / counts.sum()
 
 
-def _alone(attack: Attack, knowledge: Knowledge, seed: int) -> Guess:
+def without_release(attack: Attack, knowledge: Knowledge, seed: int) -> Guess:
     """The evidence of the same adversary's side knowledge alone, had nothing been released: it rehearses the
     same challenges, so that what it says here and there differs by the release alone."""
     guess = attack(replace(knowledge, channel=Silent()), torch.Generator().manual_seed(seed))

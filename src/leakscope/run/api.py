@@ -345,7 +345,9 @@ def tune(
         trials=trials,
         rehearsals=rehearsals,
     )
-    document = document | {"cell": [cell for cell in document["cell"] if cell["id"] == "property"]}
+    (cell,) = (cell for cell in document["cell"] if cell["id"] == "property")
+    cell["attack"]["attacks"].append({"name": "NoiseAware"})  # among those that are tried, noise
+    document = document | {"cell": [cell]}
     return run_search(document, risk, output, halvings=halvings, jobs=jobs, trust=trust, quiet=quiet)
 
 

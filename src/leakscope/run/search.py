@@ -60,7 +60,7 @@ def say_setting(point: Point) -> str:
 def say_gain(point: Point) -> str:
     if point.error:
         return f"not measured: {point.error}"
-    ranking = ", but its ranking leaks" if point.ranks else ""
+    ranking = ", but its ranking leaks" if point.ranks else "" if point.sound else ", which is no evidence"
     return f"advantage {number(point.advantage)} (up to {number(point.high)}){ranking}"
 
 

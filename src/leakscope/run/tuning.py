@@ -13,10 +13,10 @@ from joblib import Parallel, delayed
 from leakscope.core.errors import LeakscopeError, require
 from leakscope.results import store
 from leakscope.results.cell import Cell, Table
+from leakscope.results.gate.readings import read
 from leakscope.results.kind import numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result
-from leakscope.results.scores import tells
 from leakscope.run import sweep
 
 
@@ -82,10 +82,13 @@ class Point:
     loss: float  # of accuracy against no defense
     error: str  # why it could not be measured, if so
     result: Result[Any]
+    sound: bool = (
+        True  # that its guesses found little says something: not worse than guessing, self-check passed
+    )
 
     def protects(self, risk: Risk) -> bool:
         """Whether it keeps the wanted advantage; what the page calls a leak is never enough."""
-        return not self.error and not self.ranks and self.high <= risk.advantage
+        return not self.error and not self.ranks and self.sound and self.high <= risk.advantage
 
     def meets(self, risk: Risk) -> bool:
         return self.protects(risk) and self.loss <= risk.loss
@@ -178,12 +181,11 @@ def _point(
     gain, worth = table["leakage", "advantage"], table["utility", "accuracy"]
     loss = (free.value or 0.0) - (worth.value or 0.0) if free else 0.0
     high = gain.high if gain.high is not None else 1.0
-    ranks = _ranks(gain, table["leakage", "auroc"])
-    return Point(family, defense or {}, gain.value or 0.0, high, ranks, worth, loss, "", result)
-
-
-def _ranks(gain: Number, area: Number) -> bool:
-    return not (gain.low or 0.0) > 0 and tells(area.low, area.high)
+    (reading,) = read(result)
+    sound = not (reading.worse or reading.reversed or reading.doubted)
+    return Point(
+        family, defense or {}, gain.value or 0.0, high, reading.ranks, worth, loss, "", result, sound
+    )
 
 
 def _name(defense: Table | None) -> str:
