@@ -21,12 +21,14 @@ import leakscope as ls
 from leakscope.audits.inference.bounds import bound_releases
 from leakscope.audits.inference.found import Guarantee
 from leakscope.audits.inference.settings import average_setting, draw_frontier, group_settings
+from leakscope.audits.membership.seeds import watches
 from leakscope.audits.membership.view import ClientReading as Membership
 from leakscope.core.catalogue import KINDS, roles
 from leakscope.core.errors import StoreError
 from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.information import mutual_information
 from leakscope.measures.shuffled import SelfCheck
+from leakscope.measures.success import proportion
 from leakscope.report import overview, page
 from leakscope.report.report import read_report
 from leakscope.results import gate, number, store
@@ -469,12 +471,50 @@ def test_a_layer_that_ranks_and_an_adversary_who_only_guesses_are_no_all_clear()
     ranks = tuple(row.model_copy(update={"auroc": ranking}) for row in rows)
     assert need not in shown(change(found, protection=ranks))
     assert "none is enough" in shown(change(found, protection=ranks))
+    unranked = change(found, protection=tuple(row.model_copy(update={"auroc": None}) for row in rows))
+    assert need not in shown(unranked)
+    assert "the ranking was not measured" in shown(unranked)
     guess = dataclasses.replace(zero, high=0.0)
     guessed = clear.model_copy(update={
         "layers": {key: leak.model_copy(update={"information": guess}) for key, leak in quiet.items()},
         "together": together.model_copy(update={"information": guess}),
     })  # fmt: skip
     assert chapter(change(found, latent=(guessed,))).verdicts[0].severity == "inconclusive"
+
+
+def test_inputs_that_are_recovered_or_look_like_themselves_are_no_all_clear():
+    one = next(r for r in golden("layers") if r.found.original)
+    original = one.found.original
+    nothing = dataclasses.replace(original.whole.information, value=0.0, low=0.0, high=0.01 * original.most)
+    none = proportion("recovered", 0, 1000)
+    like = dataclasses.replace(original.whole.ssim, value=0.0, low=-0.1, high=original.trivial_ssim)
+    flat = {"information": nothing, "recovered": none, "ssim": like}
+
+    def read(**changes):
+        views = [view.model_copy(update=flat) for view in original.sets]
+        views[0] = views[0].model_copy(update=changes)
+        whole = original.whole.model_copy(update=flat)
+        rebuilt = original.model_copy(update={"sets": tuple(views), "whole": whole})
+        return chapter(change(one, original=rebuilt, latent=(), protection=(), trend={})).verdicts[0].severity
+
+    assert read() == "none"
+    assert read(recovered=proportion("recovered", 600, 1000)) == "severe"
+    assert read(recovered=proportion("recovered", 0, 5)) == "inconclusive"
+    better = dataclasses.replace(like, value=0.9, low=original.trivial_ssim + 0.01, high=1.0)
+    assert read(ssim=better) == "slight"
+
+
+def test_a_federation_whose_model_was_not_looked_at_is_no_all_clear():
+    one = next(r for r in golden("membership") if r.found and r.found.utility.trained)
+
+    def read(result):
+        ((federation,),) = (watch.federations for watch in watches([result]))
+        return federation
+
+    assert not any("not known" in doubt for doubt in read(one).doubts)
+    blind = read(change(one, utility=one.found.utility.model_copy(update={"trained": None})))
+    assert any("not known" in doubt for doubt in blind.doubts)
+    assert not any(attack.sound for attack in blind.attacks)
 
 
 def test_a_guard_is_called_clear_only_if_no_adversary_that_was_measured_finds_anything():

@@ -94,7 +94,7 @@ def with_measures(result, **left):
             "information": moved(row.information, value, half),
             "advantage": moved(row.advantage, *(gain or [0.0])),
             "accuracy": moved(row.accuracy, accuracy),
-            "auroc": None,
+            "auroc": moved(result.found.latent[0].together.auroc, 0.5),
         }
         rows.append(row.model_copy(update=new))
     return with_found(result, protection=tuple(rows))

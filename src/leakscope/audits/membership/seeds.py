@@ -74,7 +74,9 @@ def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
 
 def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
     """Why that nothing was found would say nothing."""
-    if utility.trained and utility.majority is not None and utility.trained.low <= utility.majority:
+    if founds and (utility.trained is None or utility.majority is None):
+        yield "Whether the model has learned anything is not known: its accuracy was not measured."
+    elif utility.trained and utility.majority is not None and utility.trained.low <= utility.majority:
         yield (
             "The model is not clearly better on the clients' own records than always saying the most "
             "frequent label. It has learned nothing yet, or the candidates are not coded as the clients' "

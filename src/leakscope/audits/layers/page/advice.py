@@ -39,7 +39,7 @@ class Advice:
         below a tenth of certainty: a wide one includes 0 easily, and one below 0 is of an adversary who is
         worse than a guess. The cheapest in accuracy first, then that of the fewest parameters."""
         limit = LITTLE * self.latent.most
-        kept = [one for one in tried if not one.leaks and 0 <= one.risk.information.high <= limit]
+        kept = [one for one in tried if one.clear and 0 <= one.risk.information.high <= limit]
         return sorted(kept, key=_cost)
 
     @property
@@ -86,6 +86,8 @@ class Advice:
             f"Of {plural(len(self.tried), 'measure')} tried with every seed, none is enough for {secret}: "
             f"something is still found, or the interval does not include 0 or end below a tenth of certainty."
         )
+        if unranked := [one for one in self.tried if one.auroc is None]:
+            text += f" Of {len(unranked)} the ranking was not measured, so they cannot be called enough."
         highs = {one.label: one.risk.information.high for one in self.tried}
         nearest = min(self.tried, key=lambda one: (highs[one.label] < 0, highs[one.label]), default=None)
         if nearest:

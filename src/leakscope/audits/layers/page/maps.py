@@ -70,7 +70,8 @@ class LayerMap(Runs[LayersFound]):
     @property
     def severity(self) -> str:
         """A word from the advantage of the view that tells most, by the bands for games; inputs have a
-        share of their information in its place. Where information is shown, it is never less than slight;
+        share of their information in its place, the share of them that is recovered, and a likeness above
+        that of a trivial guess. Where information is shown, it is never less than slight;
         where the adversary could but guess, it is not none."""
         if not self.keys:
             return "failed"
@@ -78,9 +79,10 @@ class LayerMap(Runs[LayersFound]):
         readings = [read_severity(risk.advantage, risk.auroc) for risk in risks]
         readings += ["slight" for risk in risks if risk.shown]
         if original := self.found.original:
-            readings += [
-                read_severity(scaled(view.information, original.most), None) for view in original.views
-            ]
+            for view in original.views:
+                readings.append(read_severity(scaled(view.information, original.most), None))
+                readings.append(read_severity(view.recovered, None))  # a few pictures leave it open
+                readings += ["slight"] if view.ssim.low > original.trivial_ssim else []
         if any(all(risk.guesses for risk in latent.views) for latent in self.found.latent):
             readings.append("inconclusive")  # who only guessed has not shown that nothing is there
         return min(readings, key=list(SEVERITIES).index, default="inconclusive")

@@ -41,9 +41,10 @@ class ProtectionAverage:
     auroc: Average | None = None
 
     @property
-    def leaks(self) -> bool:
-        ranks = self.auroc is not None and tells(self.auroc.low, self.auroc.high)
-        return self.risk.shown or self.advantage.low > 0 or ranks
+    def clear(self) -> bool:
+        """Whether nothing is found, by any measure; a ranking that nobody measured clears nothing."""
+        ranks = self.auroc is None or tells(self.auroc.low, self.auroc.high)
+        return not (self.risk.shown or self.advantage.low > 0 or ranks)
 
     @property
     def std(self) -> str:
