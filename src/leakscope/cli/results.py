@@ -161,19 +161,25 @@ def summary(
 @app.command(short_help="Describe the recorded updates of a federation.")
 def recording(
     folder: options.Place,
-    check: Annotated[bool, options.option("Read every file and refuse what is damaged.", "--check")] = False,
+    check: Annotated[
+        bool,
+        options.option("Read every file, and hold each step of the server against the uploads.", "--check"),
+    ] = False,
 ) -> None:
     """Describe the recorded updates of a federation.
 
     FOLDER is one that a Recorder wrote while the federation trained.
     """
     from leakscope.training.recording import Recording
+    from leakscope.training.recording.checks import check_recording
 
     found = Recording(folder)
     terminal.print_lines(found.describe().splitlines())
     if check:
         found.complete()
-        terminal.print_lines(["Complete: every file is whole and finite."])
+        checked = check_recording(found)
+        terminal.print_lines(["Complete: every file is whole and finite.", *checked.lines])
+        checked.raise_faults(folder)
 
 
 @app.command("list", short_help="List games, attacks, defenses, data and more.")

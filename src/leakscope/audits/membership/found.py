@@ -54,6 +54,7 @@ class MembershipFound(FrozenModel):
 
     ``agreement`` is the best cosine, over rounds, between the recorded updates' mean and the step that the
     global model took: low, or 0, where what was recorded is not what the server averaged. None: not known.
+    ``server`` is the rule that the recorded steps follow, and ``remarks`` what is odd about the recording.
     ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
     observed, as the global models that are seen come from all of them."""
 
@@ -70,4 +71,6 @@ class MembershipFound(FrozenModel):
     centred: bool
     utility: Worth[Estimate]
     agreement: float | None = None
+    server: str = ""
+    remarks: tuple[str, ...] = ()
     guarantee: Accounted | None = None

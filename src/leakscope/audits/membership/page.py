@@ -186,6 +186,9 @@ def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
         yield cell.note
     if found is None or result.error:
         return
+    yield from found.remarks
+    if found.server:
+        yield f"the recorded steps show this server: {found.server}."
     worth = found.utility
     if worth.accuracy and worth.majority is not None and worth.accuracy.low <= worth.majority:
         yield (

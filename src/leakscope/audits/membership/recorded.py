@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cosine_similarity
 from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.audits.membership.found import MembershipFound, Seen
@@ -37,6 +36,7 @@ from leakscope.measures.membership import discoveries, p_values
 from leakscope.results.kind import Measured, World
 from leakscope.results.number import harmless
 from leakscope.training.recording import Recording
+from leakscope.training.recording.checks import check_recording
 from leakscope.training.recording.index import INDEX
 
 LOSS = "cross-entropy"  # what attacks on recordings differentiate
@@ -95,6 +95,7 @@ class RecordingAudit:
         """What the attacks found, and what the last recorded model is worth on records of nobody."""
         data, trials, seed = world.records, world.cell.trials, world.seed
         watched, who = self._prepare(world)
+        checks = self.believe(watched.recording)
         attempts = judge(self.attacks, watched, who, trials=trials, seed=seed)
         if self.records and world.keep:
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
@@ -102,10 +103,22 @@ class RecordingAudit:
             world.keep(SCORES, text.encode())
         recording, model = watched.recording, watched.model
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
-        found = gather(attempts, watched, who, trials=trials, utility=utility)
-        if self.seen != "broadcast":
-            found = found.model_copy(update={"agreement": _compare_steps(recording)})
+        found = gather(attempts, watched, who, trials=trials, utility=utility).model_copy(update=checks)
         return Measured(found, describe(data), describe_model(world, model))
+
+    def believe(self, recording: Recording) -> dict[str, Any]:
+        """What is found of the recording itself; refused is one in which nothing could be found of anybody,
+        and ``centred`` where a step is not what that takes it for."""
+        if self.seen == "broadcast":
+            return {}
+        checked = check_recording(recording)
+        checked.raise_faults(self.recording)
+        if self.centred and not checked.averages:
+            raise ArgumentError(
+                f"centred must be false unless each step of the global model is the uploads' mean, and here "
+                f"the server is {checked.server}; leave --centred out."
+            )
+        return {"agreement": checked.agreement, "server": checked.server, "remarks": checked.remarks}
 
     def _prepare(self, world: World) -> tuple[WatchedFederation, Roster]:
         """What is watched, and who is who; everything agrees with the recording."""
@@ -194,21 +207,6 @@ def _still(model: nn.Module) -> nn.Module:
                 f"{type(module).__name__}; use GroupNorm."
             )
     return deepcopy(model).eval()
-
-
-def _compare_steps(recording: Recording) -> float | None:
-    """The best cosine between a round's mean update and the step to the next global model, whatever the
-    server's rate; 0 for a round whose uploads fit the step better if they are taken for differences."""
-    cosines = []
-    for r in recording.rounds:
-        if r + 1 in recording.rounds and recording.clients_in(r):
-            tables = recording.global_model(r), recording.global_model(r + 1), recording.aggregate(r)
-            before, after, update = (torch.cat([v.flatten() for v in t.values()]).double() for t in tables)
-            plain, otherwise = (
-                float(cosine_similarity(before - after, taken, dim=0)) for taken in (update, update - before)
-            )
-            cosines.append(plain if plain >= otherwise else 0.0)
-    return max(cosines, default=None)
 
 
 def _one_sided(data: Dataset, nobody: Tensor) -> None:

@@ -16,7 +16,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.fingerprints import keyed
 from leakscope.core.rng import seeded
-from leakscope.core.tables import architecture
+from leakscope.core.tables import architecture, construct
 from leakscope.data import tabled
 from leakscope.data.files import sha256
 from leakscope.gradients import moments
@@ -75,6 +75,7 @@ def request_recording(
     if notes or left_out:
         cell["note"] = " ".join([*notes, *left_out])
     KIND.check(World(Cell.model_validate(cell), 0, candidates, tuple(trust)))
+    construct(game, "audit", trusted=trust).believe(held)
     return {"name": f"Audit of {stem(data)}", "seeds": list(range(seeds)), "cell": [cell]}
 
 
