@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leakscope.results.compare import Comparison
     from leakscope.results.gate import Appetite, GateVerdict
 
-    Data = str | Path | Dataset | pd.DataFrame
+    Data = str | Path | Dataset | pd.DataFrame | tuple[Any, Any]
 
 
 def audit(
@@ -32,7 +32,12 @@ def audit(
     label: options.Label = None,
     secret: options.Secret = None,
     user: options.User = None,
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    train: options.Train = None,
+    public: options.Public = None,
     known: options.Known = (),
     model: options.Model = None,
     batch: Annotated[
@@ -56,8 +61,8 @@ def audit(
 ) -> Report:
     """Every secret of a dataset, attacked through one victim's gradients.
 
-    ``data`` is a known name, the path of a file, a `Dataset` or a DataFrame. Options are those of the
-    command; without ``output`` the results are kept in memory only."""
+    ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y). Options are those
+    of the command; without ``output`` the results are kept in memory only."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
@@ -66,7 +71,12 @@ def audit(
         label=label,
         secret=secret,
         user=user,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
+        train=train,
+        public=public,
         known=known,
         model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
         training={"rate": rate},
