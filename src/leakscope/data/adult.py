@@ -38,7 +38,9 @@ RANGE = ("age", "hours-per-week", "education-num")  # as (x - least) / most
 def adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """All 48,842 rows, "?" being a category; 108 inputs one-hot (6 numbers, 102 dummies), else 14."""
     with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
-        table = from_csv(path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
+        table = from_csv(
+            path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split", keep="*"
+        )
     return replace(table, name="adult", fates=())
 
 
@@ -53,7 +55,8 @@ def uci_adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Da
     cells = [Cells(name, roles.get(name, "column")) for name in COLUMNS]
     for column in cells:
         column.add(rows[column.name].to_numpy(dtype=object))
-    return replace(dataset(cells, "adult", label=LABEL, secrets=SECRETS, encoding=encoding), fates=())
+    table = dataset(cells, "adult", label=LABEL, secrets=SECRETS, encoding=encoding, keep=("*",))
+    return replace(table, fates=())
 
 
 def census42(*, path: str | Path | None = None) -> Dataset:

@@ -33,8 +33,8 @@ _DAYS = {  # how a date may be written, and said
 
 @dataclass
 class Cells:
-    """One column as it is read. ``commas``: 1,5 may be a number. ``asked``: the kind it is to be read as; of a
-    category codes are kept, however many numbers it seems to have."""
+    """One column as it is read. ``commas``: 1,5 may be a number. ``asked``: the kind it is to be read as;
+    of a category codes are kept, however many numbers it seems to have."""
 
     name: str
     role: str = "column"  # or "label", "secret", "user", "person"

@@ -46,6 +46,10 @@ class Text:
     def name(self) -> str:
         return re.sub(r"(\.(csv|tsv|txt))?(\.gz)?$", "", self.path.name)
 
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
     @cached_property
     def letters(self) -> str:
         """The encoding: UTF-8 if the whole file is, else by its first bytes UTF-16, else Windows' Latin-1."""

@@ -14,7 +14,7 @@ from leakscope.data.cells import CATEGORIES, Cells
 KINDS = ("number", "category", "date", "text", "identifier")  # what --as may say; the last two are left out
 LEFT_OUT = "left out"
 CODES = "codes"  # categories of which only the frequent have an input of their own
-LEAST_ROWS = 20  # below them all values may be distinct by chance
+LEAST_ROWS = 40  # below them all values may be distinct by chance
 NEARLY = 0.9  # of the cells distinct: free text, names, identifiers
 MOSTLY = 0.5  # of the cells distinct in a column whose name says that it identifies
 COLLISIONS = 3.0  # equal pairs that numbers drawn at random from the same range would have

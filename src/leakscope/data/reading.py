@@ -28,6 +28,11 @@ class TableSource(Protocol):
     def name(self) -> str: ...
 
     @property
+    def where(self) -> str:
+        """What an error calls it."""
+        ...
+
+    @property
     def header(self) -> list[str]:
         """The names of the columns as they are written: one may be empty, or come twice."""
         ...
@@ -88,6 +93,7 @@ class Frame:
 
     frame: pd.DataFrame
     name: str = "table"
+    where: str = "the DataFrame"
     manner: str = ""
     commas: bool = False
 
@@ -117,6 +123,10 @@ class Arrow:
     @property
     def name(self) -> str:
         return self.path.stem
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
 
     @cached_property
     def _file(self) -> Any:
@@ -168,6 +178,10 @@ class Sheet:
     @property
     def name(self) -> str:
         return self.path.stem
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
 
     @cached_property
     def _sheet(self) -> Any:

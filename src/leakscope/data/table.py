@@ -46,10 +46,9 @@ def dataset(
     encoding: str = "onehot",
     keep: Collection[str] = (),
     frequent: int = FREQUENT,
-    fates: Sequence[Fate] = (),
+    where: str = "",
 ) -> Dataset:
-    """The table: secrets stay inside ``x``, the label and people do not. ``fates`` are those of columns that
-    were not read."""
+    """The table: secrets stay inside ``x``, the label and people do not. ``where``: what errors call it."""
     require(encoding in ("onehot", "label"), "encoding", "'onehot' or 'label'", encoding)
     require(frequent >= 1, "frequent", "at least 1", frequent)
     marks, rows, reasons = _mark([column for column in cells if column.role != "column"], keep)
@@ -65,13 +64,15 @@ def dataset(
     used = [column for column in inside if kinds.get(column.name, ("",))[0] != LEFT_OUT]
     if not used:
         ways = f"; {_gone(kinds)}" if kinds else "; drop fewer"
-        reasons.append(f"{name} must have a column to learn label {label!r} from, and it has none{ways}.")
-    refuse_all(reasons, name)
+        reasons.append(
+            f"{where or name} must have a column to learn label {label!r} from, and it has none{ways}."
+        )
+    refuse_all(reasons, where or name)
     x, columns, said = _encoded(used, marks, kinds, rows, onehot=encoding == "onehot", frequent=frequent)
     told = [_fate(column, marks, kinds, columns, said) for column in cells]
     codes = {column: (marks[column].codes[rows], marks[column].names) for column in (label, *secrets)}
     found = marked_by(x, codes, name=name, columns=tuple(columns.values()))
-    return replace(found, fates=(*fates, *told))
+    return replace(found, fates=tuple(told))
 
 
 def _gone(kinds: Mapping[str, tuple[str, str]]) -> str:
@@ -185,6 +186,9 @@ def _encoded(
             tensor, words = column.categories()
             codes = tensor.numpy()[chosen]
         gaps = int(np.isnan(codes).sum()) if not words else 0
+        if EMPTY in words and column.name not in marks:
+            empty = int((codes == words.index(EMPTY)).sum())
+            said[column.name] = f"{say_few(empty, 'empty cells')} as a value of their own"
         if gaps:
             said[column.name] = f"{say_few(gaps, 'gaps')}: the training median, and an input that marks them"
         dummies, folded = onehot and bool(words), frequent if kind == CODES else 0

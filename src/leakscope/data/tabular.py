@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,16 +54,15 @@ def from_csv(
     table = open_table(path)
     secrets, drop, keep, kinds = listed(secrets), listed(drop), listed(keep), dict(kinds or {})
     names = name_columns(table.header)
-    drop = tuple(name for name in names if name in drop or ("" in drop and name.startswith("column ")))
+    unnamed = [name for name, written in zip(names, table.header, strict=True) if not written]
+    drop = listed(name for one in drop for name in (unnamed if one == "" and unnamed else [one]))
     people = {"user": user, "person": None if person == user else person}
     roles = roles_of(
-        table.header, table.name, label=label, secrets=secrets, drop=drop, keep=keep, kinds=kinds, **people
+        table.header, table.where, label=label, secrets=secrets, drop=drop, keep=keep, kinds=kinds, **people
     )
     cells = _read(table, names, roles, drop=drop, kinds=kinds, memory=memory)
-    told = [Fate("(the table)", "read", table.manner)] if table.manner else []
-    told += [Fate(name, LEFT_OUT, "dropped as asked") for name in drop]
     private = (*secrets, *(name for name in people.values() if name is not None))
-    return dataset(
+    found = dataset(
         cells,
         table.name,
         label=label,
@@ -70,8 +70,12 @@ def from_csv(
         encoding=encoding,
         keep=keep,
         frequent=frequent,
-        fates=told,
+        where=table.where,
     )
+    told = {fate.column: fate for fate in found.fates}
+    told |= {name: Fate(name, LEFT_OUT, "dropped as asked") for name in drop}
+    manner = [Fate("(the table)", "read", table.manner)] if table.manner else []
+    return replace(found, fates=(*manner, *(told[name] for name in names)))
 
 
 def _read(
@@ -93,7 +97,7 @@ def _read(
     _fill(table, places, expected, memory)
     if not any(cells.rows for cells in places.values()):
         raise DataError(
-            f"{table.name} must have rows below its header, and it has none; check how it was written."
+            f"{table.where} must have rows below its header, and it has none; check how it was written."
         )
     again = {
         i: Cells(cells.name, cells.role, table.commas, "category")
@@ -114,7 +118,7 @@ def _fill(table: TableSource, places: Mapping[int, Cells], expected: float, memo
         for i, cells in places.items():
             cells.add(piece[i].to_numpy(dtype=object))
         width = sum(cells.width for cells in places.values() if cells.role in ("column", "secret"))
-        fits(4.0 * max(rows, expected) * width, Path(table.name), memory=memory)
+        fits(4.0 * max(rows, expected) * width, Path(table.where), memory=memory)
 
 
 def roles_of(
@@ -170,8 +174,8 @@ def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
     table = open_table(source)
     names = name_columns(table.header)
     refuse_all(
-        [str(absent(one.name, names, where=table.name)) for one in columns if one.name not in names],
-        table.name,
+        [str(absent(one.name, names, where=table.where)) for one in columns if one.name not in names],
+        table.where,
     )
     blocks: list[Tensor] = []
     bad: dict[str, list[int]] = {}
@@ -187,10 +191,20 @@ def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
         blocks.append(x)
     if not blocks:
         raise DataError(
-            f"{table.name} must have rows below its header, and it has none; check how it was written."
+            f"{table.where} must have rows below its header, and it has none; check how it was written."
         )
-    refuse_all([_bad_rows(column, bad[column.name]) for column in columns if column.name in bad], table.name)
+    refuse_all([_bad_rows(column, bad[column.name]) for column in columns if column.name in bad], table.where)
     return torch.cat(blocks)
+
+
+def marks_as(source: Table, label: str) -> Tensor:
+    """The codes of a label, one for every row."""
+    table = open_table(source)
+    roles_of(table.header, table.where, label=label, secrets=())
+    cells, place = Cells(label, "label", table.commas), table.header.index(label)
+    for piece in table.pieces():
+        cells.add(piece[place].to_numpy(dtype=object))
+    return cells.levels()[0]
 
 
 def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> Array:
