@@ -75,8 +75,9 @@ def tune(**given: Any) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Searches the strength of every defense for the weakest that keeps the upper
-    limit of the advantage at the wanted one, prints what each costs, and writes a report.
+    (csv, tsv, Parquet, Feather or Excel) or .npz file. Searches the strength of every defense for
+    the weakest that keeps the upper limit of the advantage at the wanted one, prints what each costs, and
+    writes a report.
 
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
@@ -91,9 +92,9 @@ def localise(**given: Any) -> None:
     """Find which layer of a model gives away what, and what protecting it costs.
 
     DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attacks are tried on every layer's gradient and chosen on separate
-    people. Sensitivity and distances need no attack. Some pictures are reconstructed. Then the layers
-    that tell most are kept local, frozen and noised, and audited again.
+    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attacks are tried on every layer's gradient
+    and chosen on separate people. Sensitivity and distances need no attack. Some pictures are
+    reconstructed. Then the layers that tell most are kept local, frozen and noised, and audited again.
 
     \b
     leakscope localise adult

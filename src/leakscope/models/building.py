@@ -23,7 +23,7 @@ def build(
     if lacking := [column.name for column in data.columns if not column.learned]:
         raise DataError(
             f"{data.name} must be complete, and gaps or codes of {', '.join(map(repr, lacking[:8]))} are "
-            f"still to be learned from training records; use Dataset.split, or fill and encode these columns.",
+            f"still to be learned from training records; use Dataset.split, or complete the columns.",
             public="columns with gaps or codes must be completed by training records first.",
         )
 
