@@ -37,7 +37,7 @@ _NO_LETTER = re.compile(rb"[\x00-\x08\x0e-\x19\x1b-\x1f\x81\x8d\x8f\x90\x9d]")  
 
 
 @dataclass(frozen=True)
-class Text:
+class TextTable:
     """A csv, plain or packed by gzip."""
 
     path: Path

@@ -23,7 +23,7 @@ _UNNAMED = re.compile(r"(column \d+|Unnamed: \d+)( \(\d+\))?")
 
 
 @dataclass(frozen=True)
-class Rule:
+class ColumnRule:
     """A kind of column, why a column is of it, and whether one is."""
 
     kind: str
@@ -71,21 +71,21 @@ def wordy(cells: Cells) -> bool:
 
 
 RULES = (
-    Rule(LEFT_OUT, "every cell is empty", lambda cells: not cells.filled),
-    Rule(LEFT_OUT, "every row has the same value", lambda cells: len(cells.known) == 1 and cells.coded),
-    Rule(LEFT_OUT, "row numbers", counts_rows),
-    Rule("date", "days, from dates written {form}", lambda cells: bool(cells.form)),
-    Rule(LEFT_OUT, "an identifier: it tells rows or people apart", identifies),
-    Rule("number", "numbers", lambda cells: cells.numeric),
-    Rule(
+    ColumnRule(LEFT_OUT, "every cell is empty", lambda cells: not cells.filled),
+    ColumnRule(LEFT_OUT, "every row has the same value", lambda cells: len(cells.known) == 1 and cells.coded),
+    ColumnRule(LEFT_OUT, "row numbers", counts_rows),
+    ColumnRule("date", "days, from dates written {form}", lambda cells: bool(cells.form)),
+    ColumnRule(LEFT_OUT, "an identifier: it tells rows or people apart", identifies),
+    ColumnRule("number", "numbers", lambda cells: cells.numeric),
+    ColumnRule(
         "number",
         "numbers, and a few words that are taken as missing",
         lambda cells: cells.mostly_numeric and (not cells.coded or len(cells.known) > CATEGORIES),
     ),
-    Rule(LEFT_OUT, "free text or names: nearly every value is another", wordy),
-    Rule("category", "{values} values", lambda cells: len(cells.known) <= CATEGORIES),
-    Rule(LEFT_OUT, "codes, none of them frequent", lambda cells: bool(_counts(cells).max() < FEW)),
-    Rule(CODES, "{values} values: the {frequent} most frequent, all others as one", lambda cells: True),
+    ColumnRule(LEFT_OUT, "free text or names: nearly every value is another", wordy),
+    ColumnRule("category", "{values} values", lambda cells: len(cells.known) <= CATEGORIES),
+    ColumnRule(LEFT_OUT, "codes, none of them frequent", lambda cells: bool(_counts(cells).max() < FEW)),
+    ColumnRule(CODES, "{values} values: the {frequent} most frequent, all others as one", lambda cells: True),
 )
 
 

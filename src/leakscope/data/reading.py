@@ -14,7 +14,7 @@ import pandas as pd
 
 from leakscope.core.errors import DataError, MissingExtra
 from leakscope.data import delimited
-from leakscope.data.delimited import Text, unreadable
+from leakscope.data.delimited import TextTable, unreadable
 from leakscope.data.files import as_file, fits
 
 ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".pq", ".feather", ".arrow", ".xlsx")  # of tables
@@ -60,7 +60,7 @@ class TableSource(Protocol):
 def open_table(source: Any) -> TableSource:
     """The table in a file, by what is in it, or in a DataFrame."""
     if isinstance(source, pd.DataFrame):
-        return Frame(source)
+        return FrameTable(source)
     path = as_file(source)
     try:
         with path.open("rb") as file:
@@ -68,8 +68,8 @@ def open_table(source: Any) -> TableSource:
     except OSError as error:
         raise unreadable(path, error) from error
     if start[:4] == b"PAR1" or start == b"ARROW1":
-        return Arrow(path)
-    return Sheet(path) if start[:4] == b"PK\x03\x04" else Text(path)
+        return ArrowTable(path)
+    return SheetTable(path) if start[:4] == b"PK\x03\x04" else TextTable(path)
 
 
 def name_columns(header: Sequence[str]) -> list[str]:
@@ -88,7 +88,7 @@ def name_columns(header: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class FrameTable:
     """A DataFrame: each cell as it would be written, nothing where it is missing."""
 
     frame: pd.DataFrame
@@ -113,7 +113,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Arrow:
+class ArrowTable:
     """A Parquet or a Feather file, one batch of rows after the other."""
 
     path: Path
@@ -169,7 +169,7 @@ class Arrow:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SheetTable:
     """The first sheet of an Excel file: its first row names the columns."""
 
     path: Path
