@@ -55,6 +55,7 @@ def describe(records: Dataset, *, digest: str | None = None) -> RecordsUsed:
         inputs=records.x[0].numel(),
         classes=records.classes,
         digest=keyed(records.digest) if digest is None else digest,
+        fates=records.fates,
     )
 
 

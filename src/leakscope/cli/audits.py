@@ -39,8 +39,8 @@ def audit(
 ) -> None:
     """Measure what the gradients of a model trained on DATA give away, and write a report.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
-    .csv.gz or .npz file.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
+    (csv, tsv, Parquet, Feather or Excel) or .npz file.
 
     With --recording nothing is trained. DATA holds candidates, and the audit tells how well the recorded
     updates of a real federation show which of them each client trained on. The candidates are used as they
@@ -51,7 +51,7 @@ def audit(
     \b
     leakscope audit adult
     leakscope audit adult --defense Pruning:rate=0.99 --defense DPSGD:noise=0.1 --dp
-    leakscope audit patients.csv --label mortality --secret gender
+    leakscope audit patients.csv --label mortality --secret gender --person patient_id
     leakscope audit candidates.npz --recording run --client client --label y --model MLP
     """
     from leakscope.audits.membership.request import writable
@@ -74,9 +74,10 @@ def audit(
 def tune(**given: Any) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
-    .csv.gz or .npz file. Searches the strength of every defense for the weakest that keeps the upper
-    limit of the advantage at the wanted one, prints what each costs, and writes a report.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
+    (csv, tsv, Parquet, Feather or Excel) or .npz file. Searches the strength of every defense for
+    the weakest that keeps the upper limit of the advantage at the wanted one, prints what each costs, and
+    writes a report.
 
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
@@ -90,15 +91,15 @@ def tune(**given: Any) -> None:
 def localise(**given: Any) -> None:
     """Find which layer of a model gives away what, and what protecting it costs.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
-    .csv.gz or .npz file. Attacks are tried on every layer's gradient and chosen on separate
-    people. Sensitivity and distances need no attack. Some pictures are reconstructed. Then the layers
-    that tell most are kept local, frozen and noised, and audited again.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
+    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attacks are tried on every layer's gradient
+    and chosen on separate people. Sensitivity and distances need no attack. Some pictures are
+    reconstructed. Then the layers that tell most are kept local, frozen and noised, and audited again.
 
     \b
     leakscope localise adult
     leakscope localise celeba --secret Male --model VGG9
-    leakscope localise faces.npz --label smile --secret glasses --user person
+    leakscope localise faces.npz --label smile --secret glasses --person person
     """
     terminal.tell(api.localise(**name_folder(given, "layers")))
 

@@ -18,11 +18,12 @@ from leakscope.run import api, options
 def guard(**given: Any) -> None:
     """Train an encoder whose representations keep a task and lose a secret, attack it, and save it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own .csv,
-    .csv.gz or .npz file. Attackers are trained anew on the finished encoder, the strongest of them chosen
-    on records of its own; what needs no guard stands beside it. The encoder is saved beside the report:
-    load it with leakscope.load_encoder, or use it by leakscope encode. Each record's noise is drawn once:
-    whoever may ask for fresh draws averages it away, and the report says how far.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
+    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attackers are trained anew on the finished
+    encoder, the strongest of them chosen on records of its own; what needs no guard stands beside it. The
+    encoder is saved beside the report: load it with leakscope.load_encoder, or use it by leakscope encode.
+    Each record's noise is drawn once: whoever may ask for fresh draws averages it away, and the report says
+    how far.
 
     \b
     leakscope guard adult --secret sex

@@ -158,10 +158,10 @@ epsilon_lower_bound measure   measures.epsilon           The epsilon that the tr
 accuracy        measure   measures.utility           Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility           AUROC of the task, macro one-vs-rest over the labels that occur.
 load            data      data                       The dataset called ``name``.
-from_csv        data      data                       A CSV (or .csv.gz) with a header.
+from_csv        data      data                       A table with a header: csv of any kind, Parquet, Feather, Excel, or a DataFrame.
 from_npz        data      data                       Arrays of an npz file by name; nothing in it is unpickled.
 Batch           noun      core.dataset               Batches drawn from ``data``.
-Column          noun      core.dataset               One column of a table and the positions ``start:stop`` it takes in ``x``.
+Column          noun      core.columns               One column of a table and the positions ``start:stop`` it takes in ``x``.
 Dataset         noun      core.dataset               Records, the task's label, and what is private about each.
 Estimate        noun      core.nouns                 A number that is never without its interval.
 Encoder         noun      guards.encoder             From records to the representations that are shared in their place.

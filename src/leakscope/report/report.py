@@ -11,7 +11,15 @@ from leakscope.core import files
 from leakscope.core.errors import printable
 from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
-from leakscope.report.page import list_remarks, list_verdicts, quote_plan, render, write
+from leakscope.report.page import (
+    ColumnTable,
+    list_remarks,
+    list_tables,
+    list_verdicts,
+    quote_plan,
+    render,
+    write,
+)
 from leakscope.results import store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -48,6 +56,11 @@ class Report:
     def remarks(self) -> list[str]:
         """What is easily overlooked."""
         return list_remarks(chapters(self.results))
+
+    @property
+    def tables(self) -> list[ColumnTable]:
+        """What became of every column of tables of one's own."""
+        return list_tables(self.results)
 
     @property
     def failed(self) -> int:

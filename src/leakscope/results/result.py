@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import Field, SerializeAsAny
 
+from leakscope.core.columns import Fate
 from leakscope.core.nouns import Estimate
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.cell import Cell
@@ -35,6 +36,7 @@ class RecordsUsed(FrozenModel):
     test: int | None = None
     public: int | None = None
     digest: str = ""
+    fates: tuple[Fate, ...] = ()
 
 
 class Net(FrozenModel):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leakscope.results.compare import Comparison
     from leakscope.results.gate import Appetite, GateVerdict
 
-    Data = str | Path | Dataset | pd.DataFrame
+    Data = str | Path | Dataset | pd.DataFrame | tuple[Any, Any]
 
 
 def audit(
@@ -32,7 +32,12 @@ def audit(
     label: options.Label = None,
     secret: options.Secret = None,
     user: options.User = None,
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    train: options.Train = None,
+    public: options.Public = None,
     known: options.Known = (),
     model: options.Model = None,
     batch: Annotated[
@@ -56,8 +61,8 @@ def audit(
 ) -> Report:
     """Every secret of a dataset, attacked through one victim's gradients.
 
-    ``data`` is a known name, the path of a file, a `Dataset` or a DataFrame. Options are those of the
-    command; without ``output`` the results are kept in memory only."""
+    ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y). Options are those
+    of the command; without ``output`` the results are kept in memory only."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
@@ -66,7 +71,12 @@ def audit(
         label=label,
         secret=secret,
         user=user,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
+        train=train,
+        public=public,
         known=known,
         model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
         training={"rate": rate},
@@ -132,10 +142,11 @@ def localise(
     secrets: Annotated[
         Sequence[str], options.column("A private column the adversary is after; can be repeated.", "--secret")
     ] = (),
-    user: Annotated[
-        str | None, options.column("The column that says whose record it is: people are kept together.")
-    ] = None,
+    person: options.Person = None,
+    user: Annotated[str | None, options.column("The same as --person.", hidden=True)] = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
     model: options.Model = None,
     defense: Annotated[
         str | Table | None,
@@ -168,8 +179,10 @@ def localise(
         data,
         label=label,
         secrets=secrets,
-        user=user,
+        person=person or user,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
         model=parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
         defense=parse_part(defense, "--defense", "Noise:std=0.01") if defense else None,
         batch=batch,
@@ -198,7 +211,10 @@ def guard(
             show_default=True,
         ),
     ] = "attribute",
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
     lams: Annotated[
         Sequence[float],
         options.option(
@@ -280,7 +296,10 @@ def guard(
         label=label,
         secret=secret,
         against=against,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
         lams=lams,
         width=width,
         settings=settings,
@@ -303,7 +322,12 @@ def tune(
     *,
     label: options.Label = None,
     secret: options.Secret = None,
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    train: options.Train = None,
+    public: options.Public = None,
     max_advantage: Annotated[
         float,
         options.number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty."),
@@ -337,7 +361,12 @@ def tune(
         data,
         label=label,
         secret=secret,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
+        train=train,
+        public=public,
         training={"rate": rate},
         title="Defenses",
         batch=batch,
