@@ -15,6 +15,7 @@ from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Layers, Loss, Params, View, only
 from leakscope.games import Reconstruction
 from leakscope.games.channels import GradientChannel, Through, UpdateChannel
+from leakscope.gradients.joint import draws
 from leakscope.models import layers_of
 
 PUBLIC = 1_000  # records that a mean probability is taken of: more change nothing
@@ -71,6 +72,13 @@ class SeenLayer:
                     f"{type(channel).__name__}; believe in a GradientChannel."
                 )
             return SeenLayer(nn.Identity(), nn.functional.cross_entropy, (), game, trials)
+        if game.batch == 1:
+            channel = channel.of_single_records(game.data)
+        elif draws(channel.model, dict(channel.rounds[0]), game.data.x):
+            raise ArgumentError(
+                "reconstructions need a model that draws nothing at random, and this one does, as dropout "
+                "does; use evaluation mode (model.eval(), --mode eval)."
+            )
         model, loss = channel.model, channel.defense.loss(channel.loss)
         names = _named(model, layers)
         buffers = {name: _cast(buffer, dtype) for name, buffer in model.named_buffers()}

@@ -37,6 +37,7 @@ class Dataset:
     columns: tuple[Column, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label: str = "label"
+    raw: bool = False  # never standardised: whoever prepared the records has scaled them
     scaling: str = ""  # the fingerprint of what the records were standardised by, if they were
     fates: tuple[Fate, ...] = ()
 
@@ -160,6 +161,8 @@ class Dataset:
             return self
         if not all(column.learned for column in self.columns):
             return self.completed(by).standardised(by.completed(by))
+        if self.raw:
+            return self
         shift, scale = statistics(by)
         numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
         known = hashlib.sha256(self.scaling.encode() + numbers.tobytes()).hexdigest()[:16]

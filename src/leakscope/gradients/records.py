@@ -31,6 +31,10 @@ NEW = 2**25  # bytes of an allocation that glibc's allocator never keeps
 BLOCK = 31 * 2**20  # bytes; glibc's allocator learns from blocks below 32 MiB only
 
 
+class JointRecords(ArgumentError):
+    """A batch's gradient is not the mean of its records'."""
+
+
 @dataclass(frozen=True, eq=False)
 class Records:
     """Labelled records, the parameters their gradients are taken at, and how to take them.
@@ -64,7 +68,7 @@ class Records:
         names = [name for name, _ in model.named_parameters()]
         require(set(names) == set(params), "params", f"the model's own, {names}", list(params))
         require(len(x) == len(y) > 0, "x and y", "as long as each other and not empty", (len(x), len(y)))
-        _refuse_joint_layers(model)
+        refuse_joint_layers(model)
         # A block that comes and goes, untouched: glibc then keeps the pages of smaller ones, which each pass
         # would otherwise get from the system anew (LeNet's Jacobian: 1.6 times as long).
         torch.empty(BLOCK, dtype=torch.uint8)
@@ -240,16 +244,17 @@ def _pays_to_factor(call: Call) -> bool:
     return call.func is F.linear and call.input.dim() == 2 and shape.numel() > 23 * sum(shape)
 
 
-def _refuse_joint_layers(model: nn.Module) -> None:
+def refuse_joint_layers(model: nn.Module) -> None:
+    """Refuse layers that are known to join records, or to draw at random, in the mode they are in."""
     for name, module in model.named_modules():
         where, kind = f"model.{name}" if name else "model", type(module).__name__
         if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-            raise ArgumentError(
+            raise JointRecords(
                 f"{where} must not normalise over the batch, got {kind} with batch statistics (a batch's "
                 "gradient is then not the mean of its records'); use GroupNorm, or model.eval()."
             )
         if isinstance(module, _DropoutNd) and module.training and module.p > 0:
-            raise ArgumentError(
+            raise JointRecords(
                 f"{where} must not draw at random, got {kind}(p={module.p}) in training mode (a record then "
                 "has no one gradient); use model.eval()."
             )
@@ -262,7 +267,7 @@ def _refuse_dependence(among: Trace, alone: list[Trace], *, inputs: bool) -> Non
         every = zip(among.calls or [], *(one.calls or [] for one in alone), strict=False)
         pairs += [(call.input, [other.input for other in others]) for call, *others in every]
     if not all(close(whole, torch.cat(parts)) for whole, parts in pairs):
-        raise ArgumentError(
+        raise JointRecords(
             "model must give a record the same output alone and among others, and this one does not (it "
             "joins the records of a batch, or draws at random); use GroupNorm, or model.eval()."
         )
@@ -273,7 +278,7 @@ def _refuse_joint_gradients(among: Trace, losses: Tensor) -> None:
     records going back that it does not join going forth (a batch statistic detached)."""
     reached = torch.cat([b.reshape(len(b), -1) for b in among.backward(losses[1])], 1)
     if not reached.is_meta and bool((torch.cat([reached[:1], reached[2:]]).abs() > 0).any()):
-        raise ArgumentError(
+        raise JointRecords(
             "model must not join the records of a batch in their gradients, and this one does though a "
             "record's output is the same alone; use GroupNorm, or model.eval()."
         )

@@ -15,6 +15,7 @@ from leakscope.core import files
 from leakscope.core.columns import Fate
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
+from leakscope.report.nets import describe_nets, list_nets
 from leakscope.report.pages import fill
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
@@ -116,7 +117,7 @@ def render(
         answer=answer,
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
-        remarks=list_remarks(told),
+        remarks=[*describe_nets(results), *list_remarks(told)],
         verdicts=list_verdicts(told),
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
@@ -127,7 +128,7 @@ def render(
         seeds=sorted({result.seed for result in results}),
         data=_distinct(run.made.records for run in runs),
         tables=list_tables(results),
-        models=_distinct(run.made.model for run in runs),
+        models=_distinct(list_nets(runs)),
         versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
         codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
         seconds=round(sum(run.made.seconds for run in runs)),

@@ -40,10 +40,20 @@ class RecordsUsed(FrozenModel):
 
 
 class Net(FrozenModel):
-    """The model that was trained."""
+    """The model that was trained. ``given``: it came with weights of its own, ``start`` is its accuracy on
+    test records with these, ``idle`` that the most frequent label may do as well. ``joins``: batch
+    statistics mix the records of a batch; ``draws``: it draws at random, as dropout does; ``statistics``: it
+    has running statistics, which are no part of a gradient; ``still``: it was trained in evaluation mode."""
 
     name: str
     parameters: int
+    given: bool = False
+    start: float | None = None
+    idle: bool = False
+    joins: bool = False
+    draws: bool = False
+    statistics: bool = False
+    still: bool = False
 
 
 class Made(FrozenModel):

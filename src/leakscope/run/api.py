@@ -40,6 +40,9 @@ def audit(
     public: options.Public = None,
     known: options.Known = (),
     model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     batch: Annotated[
         int,
         options.count("Records behind one gradient; 8 times as many for the distribution, half for a user."),
@@ -61,11 +64,13 @@ def audit(
 ) -> Report:
     """Every secret of a dataset, attacked through one victim's gradients.
 
-    ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y). Options are those
-    of the command; without ``output`` the results are kept in memory only."""
+    ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y); ``model`` a name,
+    or a `torch.nn.Module` that is audited at the weights it has. Options are those of the command; without
+    ``output`` the results are kept in memory only."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
+    start = games.parse_model(model, weights, output)
     document, records = games.request_audit(
         data,
         label=label,
@@ -78,8 +83,10 @@ def audit(
         train=train,
         public=public,
         known=known,
-        model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
-        training={"rate": rate},
+        raw=raw,
+        start=start,
+        trust=trust,
+        training=options.training(rate, mode),
         defenses=[games.parse_part(text, "--defense", "Pruning:rate=0.99") for text in defenses],
         attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
         dp=dp,
@@ -89,7 +96,7 @@ def audit(
         rehearsals=rehearsals,
         seeds=seeds,
     )
-    return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)
+    return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
 
 
 def audit_recording(
@@ -148,6 +155,9 @@ def localise(
     keep: options.Keep = (),
     kinds: options.Kinds = (),
     model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     defense: Annotated[
         str | Table | None,
         options.option("A defense the model is trained and seen under.", metavar="DEFENSE"),
@@ -171,10 +181,11 @@ def localise(
     quiet: bool = False,
 ) -> Report:
     """Which layer of a model gives away what, and what protecting it costs."""
-    from leakscope.audits.inference.request import parse_part
+    from leakscope.audits.inference.request import parse_model, parse_part
     from leakscope.audits.layers.request import request_layers
     from leakscope.run.running import run_document
 
+    start = parse_model(model, weights, output)
     document, records = request_layers(
         data,
         label=label,
@@ -183,7 +194,9 @@ def localise(
         drop=drop,
         keep=keep,
         kinds=kinds,
-        model=parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
+        raw=raw,
+        model=start.model,
+        start=start.weights,
         defense=parse_part(defense, "--defense", "Noise:std=0.01") if defense else None,
         batch=batch,
         rounds=rounds,
@@ -191,11 +204,11 @@ def localise(
         trials=trials,
         rehearsals=rehearsals,
         seeds=seeds,
-        rate=rate,
+        training=options.training(rate, mode),
         images=images,
         shown=show_reconstructions,
     )
-    return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)
+    return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
 
 
 def guard(
@@ -328,6 +341,10 @@ def tune(
     kinds: options.Kinds = (),
     train: options.Train = None,
     public: options.Public = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     max_advantage: Annotated[
         float,
         options.number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty."),
@@ -350,13 +367,18 @@ def tune(
 
     The risk is about property inference: the secret is taken out of the inputs. The report's ``answer`` names
     the defense, on the page as here."""
-    from leakscope.audits.inference.request import request_audit
+    from leakscope.audits.inference.request import parse_model, request_audit
     from leakscope.run.running import run_search
     from leakscope.run.tuning import Risk
 
     if not isinstance(data, str | Path):
         raise ArgumentError("tune takes the name of a dataset or the path of a file, got records in memory.")
-    risk = Risk(max_advantage, max_loss)
+    risk, start = Risk(max_advantage, max_loss), parse_model(model, weights)
+    if start.net is not None:
+        raise ArgumentError(
+            "tune takes a model by name, got a module in memory; save its state_dict and give "
+            "model='nets.Net', weights='net.pt' and trust=['nets']."
+        )
     document, _ = request_audit(
         data,
         label=label,
@@ -367,14 +389,22 @@ def tune(
         kinds=kinds,
         train=train,
         public=public,
-        training={"rate": rate},
+        raw=raw,
+        start=start,
+        trust=trust,
+        training=options.training(rate, mode),
         title="Defenses",
         batch=batch,
         rounds=rounds,
         trials=trials,
         rehearsals=rehearsals,
     )
-    (cell,) = (cell for cell in document["cell"] if cell["id"] == "property")
+    cell = next((cell for cell in document["cell"] if cell["id"] == "property"), None)
+    if cell is None:
+        raise ArgumentError(
+            "tune takes the secret out of the inputs, and the model has it among its own; give one that was "
+            "trained without it, or use audit with --defense."
+        )
     cell["attack"]["attacks"].append({"name": "NoiseAware"})  # among those that are tried, noise
     document = document | {"cell": [cell]}
     return run_search(document, risk, output, halvings=halvings, jobs=jobs, trust=trust, quiet=quiet)

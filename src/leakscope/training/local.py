@@ -173,9 +173,11 @@ def alone(step: Step, params: Params, task: Task, *, local: Local, rate: float) 
         for name, tensor in params.items():
             held[name].copy_(tensor)
     optimiser = local.optimiser_of(leaves.values(), rate)
+    order = [rows for rows in task.order if step.takes(rows)]
+    require(bool(order), "Local.batch", "at least 2 records for a model with batch statistics", local.batch)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeded(task.seed, "layers").initial_seed())
-        for rows in task.order:
+        for rows in order:
             x = local.augmented(task.x[rows], rng)
             for name, slope in step.gradient(step.model, leaves, x, task.y[rows], rng).items():
                 leaves[name].grad = slope

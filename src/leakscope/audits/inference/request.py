@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from torch import nn
 
 from leakscope.core.catalogue import DATA
 from leakscope.core.dataset import PUBLIC, SHADOW_SHARE, TRAIN, TRAIN_SHARE, Dataset
-from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError, PlanError
 from leakscope.core.fingerprints import keyed
 from leakscope.data import from_csv, tabled
 from leakscope.data.fates import list_kinds
 from leakscope.data.files import absent, sha256
 from leakscope.data.reading import ENDINGS
+from leakscope.models import weights
 
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
@@ -52,6 +55,7 @@ def open_data(
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
     needed: bool = True,
+    raw: bool = False,
 ) -> tuple[Table, Dataset, Dataset | None]:
     """The plan's data table, the records, and the same records again where they are in memory only: those of
     a `Dataset`, a DataFrame or a pair of inputs and labels."""
@@ -60,6 +64,7 @@ def open_data(
     columns = {key: value for key, value in columns.items() if value}
     if isinstance(data, str | Path):
         table = source(str(data), label=label, secrets=secrets, needed=needed, **columns)
+        table |= {"raw": True} if raw else {}
         records = tabled({key: value for key, value in table.items() if key != "without"})
         if label is not None and label != records.label:
             raise ArgumentError(
@@ -70,9 +75,10 @@ def open_data(
         frame, label = _frame(data, label)
         if label is None or (needed and not secrets):
             raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
-        records = from_csv(frame, label=label, secrets=list(secrets), **columns)
-        return {"name": records.name}, records, records
-    return {"name": data.name} | ({"without": list(drop)} if drop else {}), data, data
+        data, drop = from_csv(frame, label=label, secrets=list(secrets), **columns), ()
+    table = {"name": data.name} | ({"without": list(drop)} if drop else {}) | ({"raw": True} if raw else {})
+    data = replace(data, raw=raw or data.raw)
+    return table, data, data
 
 
 def _frame(data: Any, label: str | None) -> tuple[pd.DataFrame, str | None]:
@@ -107,10 +113,13 @@ def request_audit(
     kinds: Mapping[str, str] | Sequence[str] = (),
     known: Sequence[str] = (),
     title: str = "Audit",
+    raw: bool = False,
+    start: Start | None = None,
+    trust: Sequence[str] = (),
     **options: Any,
 ) -> tuple[Table, Dataset | None]:
     """The plan for what was asked, every name in it checked, and the records where they are in memory only;
-    options are those of `document`."""
+    ``start`` is the model, other options are those of `document`."""
     if user and person and user != person:
         raise ArgumentError(f"--user splits by {user!r} already, got --person {person!r} too; leave one out.")
     table, records, held = open_data(
@@ -122,6 +131,7 @@ def request_audit(
         drop=drop,
         keep=keep,
         kinds=kinds,
+        raw=raw,
     )
     taken_out = table.get("without", ())
     wanted = secret or SECRETS.get(str(data) if isinstance(data, str) else records.name)
@@ -135,7 +145,12 @@ def request_audit(
     present([wanted, *people], list(records.private), records, "private column")
     present(inputs, columns, records, "column")
     records = records.without(*taken_out) if taken_out else records
-    name = f"{title} of {stem(data)}"
+    start, inside = start or Start(), False
+    if start.weights and records.has(wanted):
+        inside = takes(start, records, wanted, trust)
+        if not inside:
+            table = table | {"without": [*taken_out, wanted]}
+            records = records.without(wanted)
     asked = document(
         records,
         table,
@@ -143,11 +158,29 @@ def request_audit(
         user=user,
         person=person,
         known=known,
-        name=name,
+        name=f"{title} of {stem(data)}",
+        model=start.model,
+        weights=start.weights,
+        inside=inside,
         most=(OWN_TRAIN, OWN_PUBLIC) if own else None,
         **options,
     )
     return asked, held
+
+
+def takes(start: Start, records: Dataset, secret: str, trust: Sequence[str]) -> bool:
+    """Whether a trained model has the secret among its inputs, or all other columns and not that one; refused
+    where it takes neither."""
+    build = weights.starting(start.model or {}, start.weights, start.net, trusted=trust)
+    try:
+        build(records.completed(records))
+    except PlanError as error:
+        try:
+            build(records.without(secret).completed(records.without(secret)))
+        except PlanError:
+            raise PlanError(f"{str(error).removesuffix('.')} (nor does it fit without {secret!r}).") from None
+        return False
+    return True
 
 
 def present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: str) -> None:
@@ -201,6 +234,39 @@ def parse_part(part: str | Table, option: str, example: str) -> Table:
         ) from None
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The model that is audited, as a plan names it: its table, the ``weights`` that it starts with, and the
+    module itself where it is in memory."""
+
+    model: Table | None = None
+    weights: Table | None = None
+    net: nn.Module | None = None
+
+
+def parse_model(model: Any, path: str | Path | None, output: str | Path | None = None) -> Start:
+    """The model that was asked for: a name, a table or a module in memory, and the file of its weights."""
+    if isinstance(model, nn.Module):
+        if path is not None:
+            raise ArgumentError(
+                f"weights must be left out for a module in memory, which has its own, got {str(path)!r}."
+            )
+        table: Table = {"sha256": weights.fingerprint(weights.serialise(model))}
+        if output is not None:
+            table["path"] = str((Path(output) / weights.FILE).resolve())
+        kind = type(model)
+        return Start({"name": f"{kind.__module__}.{kind.__qualname__}"}, table, model)
+    part = parse_part(model, "--model", 'MLP:activation="tanh"') if model else None
+    if path is None:
+        return Start(part)
+    if part is None:
+        raise ArgumentError(
+            f"--weights needs --model, which says what they are the weights of, got {str(path)!r}."
+        )
+    weights.read(path)  # refuses
+    return Start(part, {"path": str(Path(path).resolve()), "sha256": keyed(sha256(path))})
+
+
 def document(
     records: Dataset,
     table: Table,
@@ -218,6 +284,8 @@ def document(
     rehearsals: int = 2_000,
     seeds: int = 1,
     model: Table | None = None,
+    weights: Table | None = None,
+    inside: bool = False,
     training: Table | None = None,
     defenses: Sequence[Table] = (),
     attack: Table | None = None,
@@ -228,14 +296,16 @@ def document(
     and distributional inference with it taken out, user inference if a column says who is who.
 
     Each again under every one of ``defenses``, against an adversary who knows it. Every game is played by the
-    strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit
-    of one attribute's epsilon. With a ``user`` or a ``person`` all records are split by person. ``train`` and
-    ``public`` count records; without them as many are used as `Dataset.split` says, or up to ``most``."""
+    strongest of several attacks, or by the ``attack`` that is named. ``weights`` are those of the ``model``;
+    one that has the secret ``inside`` its inputs plays no game without it. ``dp``, a DPSGD table, adds the
+    audit of one attribute's epsilon. With a ``user`` or a ``person`` all records are split by person.
+    ``train`` and ``public`` count records; without them as many are used as `Dataset.split` says, or up to
+    ``most``."""
     records.secret(secret)
     people = user or person
     table = {**table, "by": people} if people else table
     width = 3 if records.columns else 10
-    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch)
+    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, inside=inside)
     for defense in defenses:
         cells += [
             cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
@@ -243,6 +313,7 @@ def document(
             if "defense" not in cell
         ]
     cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
+    cells = [cell | {"weights": weights} for cell in cells] if weights else cells
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
     sizes = _sizes(records, secret, people, train=train, public=public, most=most)
@@ -286,6 +357,7 @@ def _cells(
     user: str | None,
     known: Sequence[str],
     batch: int,
+    inside: bool,
 ) -> list[Table]:
     cells: list[Table] = []
     inference: Table = {"name": "Inference", "secret": secret, "batch": batch}
@@ -294,8 +366,10 @@ def _cells(
     outside = dict(table)
     if records.has(secret):
         cells.append({"id": "attribute", "game": inference})
+    if records.has(secret) and not inside:
         outside["without"] = [*table.get("without", ()), secret]
-    cells.append({"id": "property", "game": inference, "data": outside})
+    if not inside:
+        cells.append({"id": "property", "game": inference, "data": outside})
     cells.append(
         {
             "id": "distribution",

@@ -26,7 +26,9 @@ def request_layers(
     drop: Sequence[str],
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
+    raw: bool = False,
     model: Table | None,
+    start: Table | None = None,
     defense: Table | None,
     batch: int,
     rounds: int,
@@ -34,13 +36,13 @@ def request_layers(
     trials: int,
     rehearsals: int,
     seeds: int,
-    rate: float,
+    training: Table,
     images: int | None,
     shown: bool,
 ) -> tuple[Table, Dataset | None]:
     """The plan of one localisation, every name in it checked, and the records if they are in memory only."""
     table, records, held = open_data(
-        data, label=label, secrets=secrets, person=person, drop=drop, keep=keep, kinds=kinds
+        data, label=label, secrets=secrets, person=person, drop=drop, keep=keep, kinds=kinds, raw=raw
     )
     name = stem(data)
     wanted = list(secrets) or [s for s in SEVERAL.get(name, (SECRETS.get(name, ""),)) if s]
@@ -66,8 +68,10 @@ def request_layers(
         "observe": [observed],
         "trials": trials,
         "rehearsals": rehearsals,
-        "training": {"rate": rate, "batch": 32},
+        "training": {"batch": 32} | training,
     }
+    if start:
+        cell["weights"] = start
     if person:
         people = len(records.secret(person).unique())
         cell |= {"train": max(2, int(PRIVATE * people)), "public": max(2, int(PUBLIC * people))}
