@@ -1,0 +1,78 @@
+"""How a table is written down, which its columns and any records of its kind tell: what a record can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from leakscope.core.dataset import Dataset
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Positions (w,) of x that together take one of a few ``options`` (o, w): the dummies of a category, or a
+    number that has few values."""
+
+    positions: Tensor
+    options: Tensor
+
+    def among(self, active: Tensor) -> Group | None:
+        """What is left where some positions are zero in every record; None: nothing that branches."""
+        kept = active[self.positions]
+        possible = (self.options[:, ~kept] == 0).all(1)
+        options = self.options[possible][:, kept]
+        return Group(self.positions[kept], options) if bool(kept.any()) and len(options) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """The ``groups`` of a table, the positions (k,) of its ``numbers``, the public values of those numbers that
+    have few (``pins``), and the ``centre`` and ``scale`` (d,) that give numbers unit spread.
+
+    One column's dummies are a group where every public record has exactly one of them, or at most one."""
+
+    groups: tuple[Group, ...]
+    numbers: Tensor
+    pins: tuple[Group, ...]
+    centre: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def of(public: Dataset, *, pinned: int) -> Encoding:
+        """What public records say of a table's columns; a number of more than ``pinned`` values is not pinned."""
+        x = public.x.double()
+        groups: list[Group] = []
+        covered = torch.zeros(x.shape[1], dtype=torch.bool)
+        for column in public.columns:
+            places, part = torch.arange(column.start, column.stop), x[:, column.start : column.stop]
+            dummies = bool(((part == 0) | (part == 1)).all()) and bool((part.sum(1) <= 1).all())
+            if column.values and len(places) > 1 and dummies:
+                none = torch.zeros(1, len(places), dtype=x.dtype) if bool((part.sum(1) == 0).any()) else None
+                options = torch.eye(len(places), dtype=x.dtype)
+                groups.append(Group(places, options if none is None else torch.cat([options, none])))
+                covered[places] = True
+            elif column.values and len(places) == 1:
+                groups.append(Group(places, part.unique()[:, None]))
+                covered[places] = True
+        numbers = (~covered).nonzero()[:, 0]
+        centre, scale = torch.zeros(x.shape[1]).double(), torch.ones(x.shape[1]).double()
+        spread = x[:, numbers].std(0, correction=0)
+        centre[numbers] = x[:, numbers].mean(0)
+        scale[numbers] = torch.where(spread > 1e-9 * x[:, numbers].abs().amax(0), spread, 1.0)
+        pins = []
+        for i in numbers.tolist():
+            values, counts = ((x[:, i] - centre[i]) / scale[i]).unique(return_counts=True)
+            if len(values) <= pinned:  # the commonest first
+                pins.append(Group(torch.tensor([i]), values[counts.argsort(descending=True), None]))
+        return Encoding(tuple(groups), numbers, tuple(pins), centre, scale)
+
+    def scaled(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Rows (m, d) of a weight's gradient as if records had been centred and scaled."""
+        shifted = weight if bias is None else weight - bias[:, None] * self.centre
+        return shifted / self.scale
+
+    def records(self, scaled: Tensor, *, centred: bool) -> Tensor:
+        """Scaled rows (n, d) as records are written."""
+        return scaled * self.scale + (self.centre if centred else 0.0)
