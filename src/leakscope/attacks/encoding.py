@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset
+
+SHARES = 20  # steps in which the share of records that pinned values cover grows to all
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,15 +31,40 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
+class Pin:
+    """A number of few values (v,), the commonest first, and the share (v,) of public records that have one of
+    the first."""
+
+    position: int
+    values: Tensor
+    shares: Tensor
+
+    def reaching(self, share: float) -> Group:
+        """The values that this share of public records have."""
+        most = int((self.shares < share - 1e-9).sum()) + 1
+        return Group(torch.tensor([self.position]), self.values[:most, None])
+
+
+def pinned_within(pins: Sequence[Pin], budget: float) -> list[Group] | None:
+    """Values of several numbers, as large a share of each as keeps their combinations within the budget; None:
+    not even the commonest do."""
+    for step in range(SHARES, 0, -1):
+        groups = [pin.reaching(step / SHARES) for pin in pins]
+        if math.prod(len(group.options) for group in groups) <= budget:
+            return groups
+    return None
+
+
+@dataclass(frozen=True, eq=False)
 class Encoding:
-    """The ``groups`` of a table, the positions (k,) of its ``numbers``, the public values of those numbers that
-    have few (``pins``), and the ``centre`` and ``scale`` (d,) that give numbers unit spread.
+    """The ``groups`` of a table, the positions (k,) of its ``numbers``, those of them that have few values
+    (``pins``), and the ``centre`` and ``scale`` (d,) that give numbers unit spread.
 
     One column's dummies are a group where every public record has exactly one of them, or at most one."""
 
     groups: tuple[Group, ...]
     numbers: Tensor
-    pins: tuple[Group, ...]
+    pins: tuple[Pin, ...]
     centre: Tensor
     scale: Tensor
 
@@ -64,8 +93,9 @@ class Encoding:
         pins = []
         for i in numbers.tolist():
             values, counts = ((x[:, i] - centre[i]) / scale[i]).unique(return_counts=True)
-            if len(values) <= pinned:  # the commonest first
-                pins.append(Group(torch.tensor([i]), values[counts.argsort(descending=True), None]))
+            if len(values) <= pinned:
+                order = counts.argsort(descending=True)
+                pins.append(Pin(i, values[order], counts[order].cumsum(0) / len(x)))
         return Encoding(tuple(groups), numbers, tuple(pins), centre, scale)
 
     def scaled(self, weight: Tensor, bias: Tensor | None) -> Tensor:

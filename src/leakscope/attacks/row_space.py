@@ -12,20 +12,21 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from leakscope.attacks.certificates import Fit, fit, independent, needed, proven, separated
-from leakscope.attacks.closed_form import SeenLayer
-from leakscope.attacks.encoding import Encoding, Group
+from leakscope.attacks.closed_form import SeenLayer, labels_of
+from leakscope.attacks.encoding import Encoding, Group, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
 from leakscope.attacks.spans import Span
 from leakscope.attacks.tree import Branches, Tree
 from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check
 from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
 LISTED = 5_000  # candidates that are looked at when those not proven are chosen among
-PINS = 3  # free dimensions that numbers with few values may fix
+PINS = 5  # free dimensions that numbers with few values may fix
 TIMES = 4  # that one record may be in a batch and be proven
 APART = 0.1  # of a rival's error, where two candidates cannot both be there
 FAR = 0.05  # of its length: how far from the second layer's space a candidate is at least that is ruled out
@@ -78,7 +79,7 @@ class Candidates:
 class RowSpace:
     """The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 
-    One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to three dimensions
+    One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
     are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At more than
     ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the column space
     with an ``error`` of at most that and at most ``rounding`` times what rounding explains; each such record
@@ -134,7 +135,8 @@ class RowSpace:
                 n = len(rows)
                 records[i, :n] = said.view(-1, *seen.shape[1:]).to(records.dtype)
                 status[i, :n] = torch.where(found.proven[rows], CERTIFIED, PLAUSIBLE)
-                labels[i, :n] = found.labels[rows]
+                labels[i, :n] = self._labels(first, span, found.take(rows), said)
+            labels = _counted(seen, labels) if first.local is None else labels
         return Recovery(records, status, labels, ranks, gaps, free, branches, stopped)
 
     def _encoding(self, seen: SeenLayer) -> Encoding:
@@ -157,7 +159,8 @@ class RowSpace:
         if span.rank == 0 or unit.norm() < ACTIVE:
             return known, branches
         active = span.v.norm(dim=1) > ACTIVE
-        groups, pins = (_among(part, active) for part in (encoding.groups, encoding.pins))
+        pins = [pin for pin in encoding.pins if active[pin.position]]
+        groups = [part for part in (group.among(active) for group in encoding.groups) if part is not None]
         tree = Tree(self.tolerance, self.cut, self.branches)
         while len(known.points) < span.rank:
             branches = tree.search(span.v, unit, groups, duals)
@@ -179,7 +182,7 @@ class RowSpace:
         return found, branches
 
     def _ends(
-        self, tree: Tree, v: Tensor, found: Branches, groups: list[Group], pins: list[Group]
+        self, tree: Tree, v: Tensor, found: Branches, groups: list[Group], pins: list[Pin]
     ) -> Iterator[Tensor]:
         """The points that branches end in. Dimensions that are left are fixed by numbers that have few values,
         which gives points for every choice of such numbers: few values at first, then more."""
@@ -189,12 +192,11 @@ class RowSpace:
             yield _polished(v, found.points, groups)
             return
         for budget in (self.tried // 10, self.tried):
-            each = int((budget / len(found.points)) ** (1 / found.left))
-            for chosen in combinations(pins, found.left) if each else ():
-                some = [Group(pin.positions, pin.options[:each]) for pin in chosen]
-                grown = tree.grow(v, found, some)
-                if not grown.left:
-                    yield _polished(v, grown.points, [*groups, *some])
+            for chosen in combinations(pins, found.left):
+                values = pinned_within(chosen, budget / len(found.points))
+                grown = found if values is None else tree.grow(v, found, values)
+                if values is not None and not grown.left:
+                    yield _polished(v, grown.points, [*groups, *values])
 
     def _prove(
         self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Tensor]
@@ -222,6 +224,15 @@ class RowSpace:
         sure = proven(found, points, most=self.error, rounding=self.rounding, apart=APART)
         return Candidates(points, sure, found.labels, found.times, found.error), found
 
+    def _labels(self, first: LinearFirst, span: Span, found: Candidates, x: Tensor) -> Tensor:
+        """The labels (n,): those that proofs found, or, where all records behind an upload are known, those whose
+        slopes point where the records' own shares in it do, by least squares."""
+        if first.local is None or len(x) < span.rank or len(x) == 0:
+            return torch.where(found.proven, found.labels, -1)
+        shares = (span.u * span.s @ torch.linalg.pinv(found.points)).T
+        slopes = first.slopes(x.view(-1, *first.seen.shape[1:]))
+        return nn.functional.cosine_similarity(slopes, shares[None], dim=2).argmax(0)
+
     def _scored(
         self, first: LinearFirst, encoding: Encoding, span: Span, found: Candidates, trial: int, *, whole: bool
     ) -> Candidates:
@@ -238,9 +249,15 @@ class RowSpace:
         return replace(found, score=distances, proven=apart)
 
 
-def _among(groups: tuple[Group, ...], active: Tensor) -> list[Group]:
-    parts = (group.among(active) for group in groups)
-    return [part for part in parts if part is not None]
+def _counted(seen: SeenLayer, labels: Tensor) -> Tensor:
+    """Labels (t, k), those that are not known being what the last layer's counts leave for them."""
+    if not {*[*layers_of(seen.model).values()][-1]} & {*seen.rounds[0][1]}:
+        return labels
+    for known, counted in zip(labels, labels_of(seen, "RowSpace").tolist(), strict=True):
+        for label in known[known >= 0].tolist():
+            counted.remove(label if label in counted else counted[-1])
+        known[known < 0] = torch.tensor(counted, dtype=known.dtype)
+    return labels
 
 
 def _unit(span: Span, encoding: Encoding, *, bias: bool) -> Tensor:
