@@ -1,11 +1,10 @@
 """Whether a record that a row space holds was behind it: tests that need no truth.
 
-A gradient is G = Σ d x'/b over its records, where d is the loss's slope at the layer's output. For a record that
-is there, with its label, d lies in G's column space, and its dual q (G q = d / b) has q . x = 1 and vanishes at
-all other records. Of an upload after many steps no slope is known: there a record is proven by counting. Every
-true record is among the candidates and all of them together span the space, so a candidate without which the
-others do not span it must be true.
-"""
+A gradient is G = Σ d x'/b over its records, where d is the loss's slope at the layer's output. For a record
+that is there, with its label, d lies in G's column space, and its dual q (G q = d / b) has q . x = 1 and
+vanishes at all other records. Of an upload after many steps no slope is known: there a record is proven by
+counting. Every true record is among the candidates and all of them together span the space, so a candidate
+without which the others do not span it must be true."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ CROSSED = 0.1  # what a dual is at most at other records that are there
 
 @dataclass(frozen=True, eq=False)
 class Fit:
-    """How candidates (n,) with their likeliest label fit a gradient: the dual (n, r) of each, how many times it
-    is there (n,), its error (n,), and the error (n,) that rounding explains.
+    """How candidates (n,) with their likeliest label fit a gradient: the dual (n, r) of each, how many times
+    it is there (n,), its error (n,), and the error (n,) that rounding explains.
 
     The error is the larger of two: how far the slope is outside the column space, as a share of it, and how
     far its dual at itself is from one over a whole number, the times that it is there."""
@@ -84,7 +83,7 @@ def needed(coordinates: Tensor, rank: int, *, close: float) -> Tensor:
     u, s, _ = torch.linalg.svd(coordinates, full_matrices=False)
     if int((s > close * s[0]).sum()) < rank:
         return torch.zeros(len(coordinates), dtype=torch.bool)
-    return u[:, :rank].square().sum(1) > 1 - close
+    return torch.gt(u[:, :rank].square().sum(1), 1 - close)
 
 
 def independent(coordinates: Tensor, order: Tensor, most: int, *, close: float) -> list[int]:

@@ -46,8 +46,8 @@ class Pin:
 
 
 def pinned_within(pins: Sequence[Pin], budget: float) -> list[Group] | None:
-    """Values of several numbers, as large a share of each as keeps their combinations within the budget; None:
-    not even the commonest do."""
+    """Values of several numbers, as large a share of each as keeps their combinations within the budget;
+    None: not even the commonest do."""
     for step in range(SHARES, 0, -1):
         groups = [pin.reaching(step / SHARES) for pin in pins]
         if math.prod(len(group.options) for group in groups) <= budget:
@@ -70,7 +70,8 @@ class Encoding:
 
     @staticmethod
     def of(public: Dataset, *, pinned: int) -> Encoding:
-        """What public records say of a table's columns; a number of more than ``pinned`` values is not pinned."""
+        """What public records say of a table's columns; a number of more than ``pinned`` values is not
+        pinned."""
         x = public.x.double()
         groups: list[Group] = []
         covered = torch.zeros(x.shape[1], dtype=torch.bool)

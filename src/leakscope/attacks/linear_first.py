@@ -12,7 +12,7 @@ from leakscope.attacks.closed_form import SeenLayer, first_linear
 from leakscope.attacks.encoding import Encoding
 from leakscope.attacks.spans import Span, gradient_floor, inputs_at, kept_by_decay, upload_floor, with_one
 from leakscope.core.errors import ArgumentError, require
-from leakscope.core.nouns import Channel, View
+from leakscope.core.nouns import Channel, Layers, Params, View
 from leakscope.games.channels import Summed, Through, UpdateChannel
 from leakscope.gradients.capture import record_losses
 from leakscope.models import layers_of
@@ -23,8 +23,9 @@ PASS = 4_096  # records in one forward pass
 
 @dataclass(frozen=True, eq=False)
 class LinearFirst:
-    """The first layer's ``name``, the next linear one's, if it is released, whether there is a bias, how clients
-    train (None: gradients were released), in how many steps, and the precision of what was released."""
+    """The first layer's ``name``, the next linear one's, if it is released, whether there is a bias, how
+    clients train (None: gradients were released), in how many steps, and the precision of what was
+    released."""
 
     seen: SeenLayer
     name: str
@@ -44,7 +45,7 @@ class LinearFirst:
         if local is not None and local.optimiser != "sgd":
             raise ArgumentError(
                 f"{who} reads uploads of SGD, whose steps are sums of gradients, got Local.optimiser = "
-                f"{local.optimiser!r}; nothing is known of the records of such uploads: use Whitened for members."
+                f"{local.optimiser!r}; what such uploads give away is not known: use Whitened for members."
             )
         _check(seen, who)
         layers, released = layers_of(seen.model), seen.rounds[0][1]
@@ -59,8 +60,8 @@ class LinearFirst:
         return LinearFirst(seen, name, later[0] if later else None, bias, local, steps, eps)
 
     def span(self, trial: int, encoding: Encoding | None = None, *, second: bool = False) -> Span:
-        """The row space of the first (or second) layer, rounds stacked, of at most as many dimensions as there
-        are records; with an ``encoding`` as if records had been centred and scaled."""
+        """The row space of the first (or second) layer, rounds stacked, of at most as many dimensions as
+        there are records; with an ``encoding`` as if records had been centred and scaled."""
         name = (self.second if second else self.name) or self.name
         parts, floors = [], []
         for params, layers in self.seen.rounds:
@@ -90,11 +91,12 @@ class LinearFirst:
         return None if span.rank == len(span.v) else span.distance(taken)
 
     def slopes(self, x: Tensor) -> Tensor:
-        """The loss's slopes (classes, n, rows) at the first layer's output, for every label and all rounds."""
+        """The loss's slopes (classes, n, rows) at the first layer's output, for every label and all
+        rounds."""
         parts = [[self._slopes(params, part) for params, _ in self.seen.rounds] for part in x.split(PASS)]
         return torch.cat([torch.cat(rounds, dim=2) for rounds in parts], dim=1)
 
-    def _slopes(self, params: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _slopes(self, params: Params, x: Tensor) -> Tensor:
         outputs: list[Tensor] = []
 
         def cut(_: nn.Module, __: object, output: Tensor) -> Tensor:
@@ -114,7 +116,7 @@ class LinearFirst:
         return torch.stack(found)
 
 
-def _layer(layers: dict[str, Tensor], name: str, part: str, trial: int) -> Tensor | None:
+def _layer(layers: Layers, name: str, part: str, trial: int) -> Tensor | None:
     tensor = layers.get(f"{name}.{part}")
     return None if tensor is None else tensor[trial]
 
@@ -127,4 +129,6 @@ def _check(seen: SeenLayer, who: str) -> None:
             fits = tuple(tensor.shape[1:]) == shape
             rule = f"of the model's shape, {shape}"
             require(fits, f"{who}: the released layer {name!r}", rule, tuple(tensor.shape[1:]))
-            require(bool(tensor.isfinite().all()), f"{who}: the released layer {name!r}", "finite", "nan or inf")
+            require(
+                bool(tensor.isfinite().all()), f"{who}: the released layer {name!r}", "finite", "nan or inf"
+            )

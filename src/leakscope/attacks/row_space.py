@@ -1,8 +1,8 @@
 """Exact records of a table from the row space of its first layer's gradient or upload, each with its proof.
 
-The layer's gradient is [dW | db] = Σ d (x, 1)' over the records behind it, and an upload after steps of SGD is
-a sum of such terms: its rows are combinations of records, and records are the points of the space that they
-span whose categories are one-hot (compare Vero et al., ICML 2023, and Dimitrov et al., NeurIPS 2024).
+The layer's gradient is [dW | db] = Σ d (x, 1)' over the records behind it, and an upload after steps of SGD
+is a sum of such terms: its rows are combinations of records, and records are the points of the space that
+they span whose categories are one-hot (compare Vero et al., ICML 2023, and Dimitrov et al., NeurIPS 2024).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ FAR = 0.05  # of its length: how far from the second layer's space a candidate i
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it is
-    not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how many
-    dimensions (t,) were free when categories were decided, the most branches (t,), and whether it was stopped
-    (t,) at too many."""
+    """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it
+    is not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how
+    many dimensions (t,) were free when categories were decided, the most branches (t,), and whether it was
+    stopped (t,) at too many."""
 
     records: Tensor
     status: Tensor
@@ -51,8 +51,8 @@ class Recovery:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Points (n, r) of a row space that can be records: which are proven (n,), their labels (n,), -1 where not
-    known, how many times each is there (n,), and a score (n,), the less the likelier."""
+    """Points (n, r) of a row space that can be records: which are proven (n,), their labels (n,), -1 where
+    not known, how many times each is there (n,), and a score (n,), the less the likelier."""
 
     points: Tensor
     proven: Tensor
@@ -80,14 +80,13 @@ class RowSpace:
     """The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 
     One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
-    are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At more than
-    ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the column space
-    with an ``error`` of at most that and at most ``rounding`` times what rounding explains; each such record
-    narrows the search for the others. Of an upload it is certified if the other candidates do not span the
-    space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap`` squared
-    times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
-    The adversary knows the columns and their categories, how many records there are, and local training.
-    """
+    are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At
+    more than ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the
+    column space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; each
+    such record narrows the search for the others. Of an upload it is certified if the other candidates do not
+    span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap``
+    squared times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
+    The adversary knows the columns and their categories, how many records there are, and local training."""
 
     tolerance: float = 0.02
     cut: float = 1e-3
@@ -105,9 +104,7 @@ class RowSpace:
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         return lambda view: self.recover(knowledge, view).records
 
-    def certify(
-        self, knowledge: Knowledge, rng: torch.Generator
-    ) -> Callable[[View], tuple[Tensor, Tensor]]:
+    def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
         def said(view: View) -> tuple[Tensor, Tensor]:
             found = self.recover(knowledge, view)
             return found.records, found.status
@@ -140,12 +137,13 @@ class RowSpace:
         return Recovery(records, status, labels, ranks, gaps, free, branches, stopped)
 
     def _encoding(self, seen: SeenLayer) -> Encoding:
-        encoding = Encoding.of(seen.game.data, pinned=self.pinned)
-        if not encoding.groups and seen.game.batch > 1:
+        data, batch = seen.game.data, seen.game.batch
+        encoding = Encoding.of(data, pinned=self.pinned)
+        if not encoding.groups and batch > 1:
             raise ArgumentError(
-                f"RowSpace needs a table with categories, whose dummies Dataset.columns names, or batches of one "
-                f"record, got {seen.game.data.name} of {len(seen.game.data.columns)} columns and batches of "
-                f"{seen.game.batch}; encode categories one-hot, or use FirstLayer."
+                f"RowSpace needs a table with categories, whose dummies Dataset.columns names, or batches of "
+                f"one record, got {data.name} of {len(data.columns)} columns and batches of {batch}; encode "
+                f"categories one-hot, or use FirstLayer."
             )
         return encoding
 
@@ -184,8 +182,8 @@ class RowSpace:
     def _ends(
         self, tree: Tree, v: Tensor, found: Branches, groups: list[Group], pins: list[Pin]
     ) -> Iterator[Tensor]:
-        """The points that branches end in. Dimensions that are left are fixed by numbers that have few values,
-        which gives points for every choice of such numbers: few values at first, then more."""
+        """The points that branches end in. Dimensions that are left are fixed by numbers that have few
+        values, which gives points for every choice of such numbers: few values at first, then more."""
         if found.stopped or not len(found.points) or found.left > PINS:
             return
         if not found.left:
@@ -225,8 +223,8 @@ class RowSpace:
         return Candidates(points, sure, found.labels, found.times, found.error), found
 
     def _labels(self, first: LinearFirst, span: Span, found: Candidates, x: Tensor) -> Tensor:
-        """The labels (n,): those that proofs found, or, where all records behind an upload are known, those whose
-        slopes point where the records' own shares in it do, by least squares."""
+        """The labels (n,): those that proofs found, or, where all records behind an upload are known, those
+        whose slopes point where the records' own shares in it do, by least squares."""
         if first.local is None or len(x) < span.rank or len(x) == 0:
             return torch.where(found.proven, found.labels, -1)
         shares = (span.u * span.s @ torch.linalg.pinv(found.points)).T
@@ -234,7 +232,14 @@ class RowSpace:
         return nn.functional.cosine_similarity(slopes, shares[None], dim=2).argmax(0)
 
     def _scored(
-        self, first: LinearFirst, encoding: Encoding, span: Span, found: Candidates, trial: int, *, whole: bool
+        self,
+        first: LinearFirst,
+        encoding: Encoding,
+        span: Span,
+        found: Candidates,
+        trial: int,
+        *,
+        whole: bool,
     ) -> Candidates:
         """Candidates of an upload, nearest to the second layer's first; ``whole``: no record is missing."""
         x = _written(encoding, span, found.points, centred=first.bias).view(-1, *first.seen.shape[1:])
@@ -243,9 +248,7 @@ class RowSpace:
             return found
         apart = torch.zeros_like(found.proven)
         if whole and span.gap >= self.gap:
-            apart = separated(
-                found.points, distances, span.rank, factor=self.gap**2, far=FAR, close=self.cut
-            )
+            apart = separated(found.points, distances, span.rank, factor=self.gap**2, far=FAR, close=self.cut)
         return replace(found, score=distances, proven=apart)
 
 
@@ -267,8 +270,8 @@ def _unit(span: Span, encoding: Encoding, *, bias: bool) -> Tensor:
     whole = [group for group in encoding.groups if bool((group.options.sum(1) == 1).all())]
     if not whole:
         raise ArgumentError(
-            "RowSpace needs a first layer whose bias is released, or a category of which every public record has "
-            "exactly one dummy; give the model a bias."
+            "RowSpace needs a first layer whose bias is released, or a category of which every public record "
+            "has exactly one dummy; give the model a bias."
         )
     return span.v[whole[0].positions].sum(0)
 
@@ -281,7 +284,7 @@ def _polished(v: Tensor, points: Tensor, groups: list[Group]) -> Tensor:
     if float(torch.linalg.svdvals(rows)[-1]) < ACTIVE or len(rows) < v.shape[1]:
         return points
     taken = [_nearest(points @ v[group.positions].T, group.options) for group in groups]
-    return torch.cat(taken, dim=1) @ torch.linalg.pinv(rows).T
+    return torch.matmul(torch.cat(taken, dim=1), torch.linalg.pinv(rows).T)
 
 
 def _nearest(entries: Tensor, options: Tensor) -> Tensor:

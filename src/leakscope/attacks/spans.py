@@ -46,7 +46,8 @@ class Span:
     def distance(self, inputs: Tensor) -> Tensor:
         """How far inputs (n, d) are from the space, as shares (n,) of their length."""
         outside = inputs - inputs @ self.v @ self.v.T
-        return outside.norm(dim=1) / inputs.norm(dim=1).clamp(min=torch.finfo(inputs.dtype).tiny)
+        length = torch.linalg.vector_norm(inputs, dim=1).clamp(min=torch.finfo(inputs.dtype).tiny)
+        return torch.div(torch.linalg.vector_norm(outside, dim=1), length)
 
 
 def gradient_floor(matrix: Tensor, eps: float) -> float:
@@ -57,7 +58,7 @@ def gradient_floor(matrix: Tensor, eps: float) -> float:
 def upload_floor(start: Tensor, eps: float, steps: int) -> float:
     """The same of the change of a matrix that ``steps`` steps were taken from, each of them rounded."""
     m, d = start.shape
-    return UPLOAD * eps / 2 * float(start.abs().mean()) * (m**0.5 + d**0.5) * max(1, steps) ** 0.5
+    return UPLOAD * eps / 2 * float(start.abs().mean()) * float(m**0.5 + d**0.5) * float(max(1, steps) ** 0.5)
 
 
 def kept_by_decay(local: Local, steps: int) -> float:

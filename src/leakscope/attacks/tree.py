@@ -16,8 +16,8 @@ BLOCK = 2**22  # numbers that are held at once while branches are tried
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """Base points (p, r) of what is left of all branches, the directions (r, f) that are free in each, the most
-    branches there were at a time, and whether the search was stopped because they were too many."""
+    """Base points (p, r) of what is left of all branches, the directions (r, f) that are free in each, the
+    most branches there were at a time, and whether the search was stopped because they were too many."""
 
     points: Tensor
     free: Tensor
@@ -35,10 +35,10 @@ class Tree:
     """All points of an affine space that take one of the options of every group.
 
     A point is ``v`` c with ``unit`` . c = 1. The branches differ in their base point and share their free
-    directions. Groups that are decided already only prune; of the others that comes first which branches least
-    for the dimensions that it fixes. A branch ends where a group's entries are further than ``tolerance`` from
-    all options, a direction counts if it moves a group by more than ``cut``, and at more than ``branches`` the
-    search stops."""
+    directions. Groups that are decided already only prune; of the others that comes first which branches
+    least for the dimensions that it fixes. A branch ends where a group's entries are further than
+    ``tolerance`` from all options, a direction counts if it moves a group by more than ``cut``, and at more
+    than ``branches`` the search stops."""
 
     tolerance: float
     cut: float

@@ -280,9 +280,7 @@ class Crossfitted(Attack, Protocol):
 class Certifying(Attack, Protocol):
     """An attack that says of every record that it gives whether it found it, and whether it has proven it."""
 
-    def certify(
-        self, knowledge: Knowledge, rng: torch.Generator
-    ) -> Callable[[View], tuple[Tensor, Tensor]]:
+    def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
         """Records (t, k, *shape) and the status (t, k) of each."""
         ...
 

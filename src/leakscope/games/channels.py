@@ -209,7 +209,9 @@ class Summed:
         def blocks() -> Iterator[Layers]:
             held: dict[str, Tensor] = {}
             for layers in release.blocks():
-                held = {name: torch.cat([held[name], part]) if held else part for name, part in layers.items()}
+                held = {
+                    name: torch.cat([held[name], part]) if held else part for name, part in layers.items()
+                }
                 whole = len(next(iter(held.values()))) // self.clients * self.clients
                 if whole:
                     yield {

@@ -39,7 +39,8 @@ def certified_records(
 def false_certificates(
     transcript: Transcript, public: Dataset, *, within: float = WITHIN, level: float = 0.95
 ) -> Estimate:
-    """How many records in a batch the attack certified that are not there, with the exact Poisson interval."""
+    """How many records in a batch the attack certified that are not there, with the exact Poisson
+    interval."""
     right, order = _right(transcript, public, within)
     wrong = _certified(transcript).gather(1, order) & ~right.all(2)
     count, t, tail = int(wrong.sum()), len(wrong), (1 - level) / 2
@@ -110,8 +111,8 @@ def _mode(public: Dataset, column: Column) -> Tensor:
 
 
 def _share(name: str, shares: Tensor, level: float) -> Estimate:
-    """The mean of shares (t,) between 0 and 1. The interval is Clopper and Pearson's for as many all-or-nothing
-    trials, which vary most of all that have this mean."""
+    """The mean of shares (t,) between 0 and 1. The interval is Clopper and Pearson's for as many
+    all-or-nothing trials, which vary most of all that have this mean."""
     t, tail = len(shares), (1 - level) / 2
     hits = float(shares.sum())
     low = float(stats.beta.ppf(tail, hits, t - hits + 1)) if hits > 0 else 0.0
