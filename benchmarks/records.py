@@ -140,7 +140,9 @@ def attacked(case: Case, data: ls.Dataset, seed: int) -> tuple[ls.Transcript, ls
     view, secrets = game.deal(channel, trials, ls.seeded(seed, "deal"))
     releases = tuple(ls.Release.of(dict(r.layers), r.params) for r in view.releases)
     start = time.process_time()
-    found = RowSpace().recover(ls.Knowledge(game.on(public), channel), ls.View(releases, view.public))
+    found = RowSpace().recover(
+        ls.Knowledge(game.on(public), channel), ls.View(releases, view.public), ls.seeded(seed, "attack")
+    )
     seconds = (time.process_time() - start) / trials
     transcript = ls.Transcript(secrets, found.records, torch.empty(0), status=found.status)
     near = torch.cdist(secrets, found.records)

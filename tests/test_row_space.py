@@ -209,7 +209,7 @@ def test_constant_columns_change_nothing():
 def test_a_search_that_is_stopped_says_so_and_certifies_nothing():
     game, channel = Reconstruction(table(300, 2), batch=8), gradients(net())
     view, _ = game.deal(channel, 2, ls.seeded(5))
-    recovery = RowSpace(branches=1).recover(ls.Knowledge(game.on(PUBLIC), channel), view)
+    recovery = RowSpace(branches=1).recover(ls.Knowledge(game.on(PUBLIC), channel), view, ls.seeded(0))
     assert recovery.stopped.all()
     assert bool((recovery.status == NOT_FOUND).all())
     assert recovery.ranks.tolist() == [8, 8]
@@ -222,9 +222,9 @@ def test_nothing_but_the_release_reaches_the_attack():
     assert not {*knowledge.game.data.hashes} & {*game.data.hashes}
     view, _ = game.deal(channel, 2, ls.seeded(4))
     copied = View(tuple(Release.of(dict(r.layers), r.params) for r in view.releases), view.public)
-    said = RowSpace().recover(knowledge, view).records
+    said = RowSpace().recover(knowledge, view, ls.seeded(0)).records
     game.data.x.zero_()
-    assert RowSpace().recover(knowledge, copied).records.equal(said)
+    assert RowSpace().recover(knowledge, copied, ls.seeded(0)).records.equal(said)
 
 
 # --- labels, scales, no bias
@@ -234,7 +234,7 @@ def test_nothing_but_the_release_reaches_the_attack():
 def test_labels_follow_once_records_are_known(channel):
     game, through = Reconstruction(table(300, 2), batch=6), channel(net())
     view, secrets = game.deal(through, 3, ls.seeded(6))
-    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), through), view)
+    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), through), view, ls.seeded(0))
     apart = torch.cdist(secrets, recovery.records)
     assert apart.amin(2).max() < 1e-2
     assert recovery.labels.gather(1, apart.argmin(2)).equal(view.public["labels"])
@@ -243,7 +243,7 @@ def test_labels_follow_once_records_are_known(channel):
 def test_label_counts_are_said_where_no_record_is():
     game, channel = Reconstruction(table(300, 2), batch=8), gradients(net())
     view, _ = game.deal(channel, 3, ls.seeded(6))
-    recovery = RowSpace(branches=1).recover(ls.Knowledge(game.on(PUBLIC), channel), view)
+    recovery = RowSpace(branches=1).recover(ls.Knowledge(game.on(PUBLIC), channel), view, ls.seeded(0))
     assert recovery.labels.sort(1).values.equal(view.public["labels"].sort(1).values)
 
 
@@ -264,6 +264,49 @@ def test_numbers_as_they_are_will_do():
     knowledge = ls.Knowledge(game.on(public), gradients(net()))
     transcript = ls.play(game, knowledge.channel, RowSpace(), knowledge, trials=3, rng=ls.seeded(5))
     assert ls.exact_records(transcript, public).value == 1.0
+
+
+def numbers(n: int, seed: int) -> ls.Dataset:
+    rng = ls.seeded(seed, "numbers")
+    return ls.Dataset(
+        torch.randn(n, 40, generator=rng), torch.randint(3, (n,), generator=rng), {}, name="numbers"
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_records_without_categories_are_found_where_a_relu_layer_is_silent(batch):
+    game, model = (
+        Reconstruction(numbers(300, 1), batch=batch),
+        initialised(lambda: MLP((64, 24))(numbers(9, 0)), ls.seeded(3)),
+    )
+    channel = gradients(model)
+    transcript = ls.play(
+        game,
+        channel,
+        RowSpace(samples=4_000),
+        ls.Knowledge(game.on(numbers(200, 2)), channel),
+        trials=2,
+        rng=ls.seeded(5),
+    )
+    assert bool((transcript.status == CERTIFIED).all())
+    assert torch.cdist(transcript.secrets, transcript.guesses).amin(2).max() < 1e-3
+
+
+def test_without_a_silent_unit_records_without_categories_are_not_certified():
+    game, model = (
+        Reconstruction(numbers(300, 1), batch=4),
+        initialised(lambda: MLP((64, 24), activation="tanh")(numbers(9, 0)), ls.seeded(3)),
+    )
+    channel = gradients(model)
+    transcript = ls.play(
+        game,
+        channel,
+        RowSpace(samples=2_000),
+        ls.Knowledge(game.on(numbers(200, 2)), channel),
+        trials=2,
+        rng=ls.seeded(5),
+    )
+    assert bool((transcript.status == NOT_FOUND).all())
 
 
 # --- the parts, against something independent
@@ -387,13 +430,14 @@ def test_what_cannot_be_read_is_refused_in_a_sentence():
     adam = uploads(model, Local(rate=0.01, batch=4, optimiser="adam"))
     refuses(ArgumentError, "optimiser = 'adam'", played, game, adam)
     bare = Reconstruction(replace(table(300, 2), columns=()), batch=4)
-    knowledge = ls.Knowledge(bare, gradients(model))
+    knowledge = ls.Knowledge(bare, uploads(model))
     refuses(
         ArgumentError,
-        "needs a table with categories",
+        "of tables with categories",
         RowSpace().recover,
         knowledge,
-        bare.deal(gradients(model), 1, ls.seeded(0))[0],
+        bare.deal(uploads(model), 1, ls.seeded(0))[0],
+        ls.seeded(0),
     )
     refuses(ArgumentError, r"RowSpace.branches must be at least 1, got 0", RowSpace, branches=0)
     refuses(
@@ -407,7 +451,7 @@ def test_what_cannot_be_read_is_refused_in_a_sentence():
         (layers["0.weight"][:, :5], r"of the model's shape, \(64, 42\)"),
     ):
         other = View((Release.of({**layers, "0.weight": spoiled}, params),), view.public)
-        refuses(ArgumentError, words, RowSpace().recover, knowledge, other)
+        refuses(ArgumentError, words, RowSpace().recover, knowledge, other, ls.seeded(0))
 
 
 def test_an_upload_of_another_model_is_not_certified():
@@ -415,7 +459,7 @@ def test_an_upload_of_another_model_is_not_certified():
     view, _ = game.deal(uploads(net(1)), 2, ls.seeded(0))
     layers = {name: part + 1e-3 * parameters(net(2))[name] for name, part in view.releases[0].layers.items()}
     other = View((Release.of(layers, parameters(net(0))),), view.public)
-    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), uploads(net(0))), other)
+    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), uploads(net(0))), other, ls.seeded(0))
     assert not bool((recovery.status == CERTIFIED).any())
 
 
@@ -424,5 +468,8 @@ def test_public_and_private_may_be_joined_without_a_change():
     game, channel = Reconstruction(table(300, 2), batch=6), gradients(net())
     more = joined([PUBLIC, table(200, 8)])
     view, _ = game.deal(channel, 2, ls.seeded(5))
-    found = [RowSpace().recover(ls.Knowledge(game.on(p), channel), view).status for p in (PUBLIC, more)]
+    found = [
+        RowSpace().recover(ls.Knowledge(game.on(p), channel), view, ls.seeded(0)).status
+        for p in (PUBLIC, more)
+    ]
     assert found[0].equal(found[1])

@@ -60,7 +60,9 @@ class Encoding:
     """The ``groups`` of a table, the positions (k,) of its ``numbers``, those of them that have few values
     (``pins``), and the ``centre`` and ``scale`` (d,) that give numbers unit spread.
 
-    One column's dummies are a group where every public record has exactly one of them, or at most one."""
+    One column's dummies are a group where every public record has exactly one of them, or at most one; so is
+    a column of codes if public records have all of its categories, since a proof by counting rests on it that
+    no record has another."""
 
     groups: tuple[Choice, ...]
     numbers: Tensor
@@ -83,7 +85,7 @@ class Encoding:
                 options = torch.eye(len(places), dtype=x.dtype)
                 groups.append(Choice(places, options if none is None else torch.cat([options, none])))
                 covered[places] = True
-            elif column.values and len(places) == 1:
+            elif len(places) == 1 and len(part.unique()) == len(column.values):
                 groups.append(Choice(places, part.unique()[:, None]))
                 covered[places] = True
         numbers = (~covered).nonzero()[:, 0]

@@ -14,18 +14,20 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.certificates import Fit, fit, independent, needed, proven, separated
+from leakscope.attacks.candidates import Candidates
+from leakscope.attacks.certificates import Fit, fit, needed, proven, separated
 from leakscope.attacks.closed_form import SeenLayer, labels_of
-from leakscope.attacks.encoding import Encoding, Choice, Pin, pinned_within
+from leakscope.attacks.encoding import Choice, Encoding, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
 from leakscope.attacks.spans import Span
+from leakscope.attacks.sparse import sparse_points
 from leakscope.attacks.tree import Branches, Tree
 from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check
 from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.core.rng import integer
 from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
-LISTED = 5_000  # candidates that are looked at when those not proven are chosen among
 PINS = 5  # free dimensions that numbers with few values may fix
 TIMES = 4  # that one record may be in a batch and be proven
 APART = 0.1  # of a rival's error, where two candidates cannot both be there
@@ -49,32 +51,6 @@ class Recovery:
     stopped: Tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """Points (n, r) of a row space that can be records: which are proven (n,), their labels (n,), -1 where
-    not known, how many times each is there (n,), and a score (n,), the less the likelier."""
-
-    points: Tensor
-    proven: Tensor
-    labels: Tensor
-    times: Tensor
-    score: Tensor
-
-    @staticmethod
-    def of(points: Tensor) -> Candidates:
-        n = len(points)
-        once = torch.ones(n, dtype=torch.long)
-        return Candidates(points, torch.zeros(n, dtype=torch.bool), -once, once, torch.zeros(n).double())
-
-    def take(self, rows: Tensor) -> Candidates:
-        parts = (self.points, self.proven, self.labels, self.times, self.score)
-        return Candidates(*(part[rows] for part in parts))
-
-    def joined(self, others: Candidates) -> Candidates:
-        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
-        return Candidates(*(torch.cat(pair) for pair in pairs))
-
-
 @dataclass(frozen=True)
 class RowSpace:
     """The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
@@ -86,12 +62,14 @@ class RowSpace:
     such record narrows the search for the others. Of an upload it is certified if the other candidates do not
     span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap``
     squared times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
+    Tables without categories are searched in ``samples`` of units that may be silent for a record (ReLU).
     The adversary knows the columns and their categories, how many records there are, and local training."""
 
     tolerance: float = 0.02
     cut: float = 1e-3
     branches: int = 200_000
     tried: int = 200_000
+    samples: int = 20_000
     pinned: int = 150
     error: float = 0.05
     rounding: float = 30.0
@@ -99,19 +77,22 @@ class RowSpace:
 
     def __post_init__(self) -> None:
         check(self, tolerance=POSITIVE, cut=POSITIVE, error=POSITIVE, rounding=POSITIVE, gap=POSITIVE)
-        check(self, branches=at_least(1), tried=at_least(0), pinned=at_least(0))
+        check(self, branches=at_least(1), tried=at_least(0), samples=at_least(0), pinned=at_least(0))
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        return lambda view: self.recover(knowledge, view).records
+        certify = self.certify(knowledge, rng)
+        return lambda view: certify(view)[0]
 
     def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
+        seed = integer(rng)
+
         def said(view: View) -> tuple[Tensor, Tensor]:
-            found = self.recover(knowledge, view)
+            found = self.recover(knowledge, view, torch.Generator().manual_seed(seed))
             return found.records, found.status
 
         return said
 
-    def recover(self, knowledge: Knowledge, view: View) -> Recovery:
+    def recover(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Recovery:
         """What came of every trial."""
         seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)
         t, k = seen.trials, seen.game.batch
@@ -121,13 +102,16 @@ class RowSpace:
         gaps, stopped = torch.zeros(t, dtype=torch.float64), torch.zeros(t, dtype=torch.bool)
         if seen.rounds:
             first = LinearFirst.of(seen, knowledge.channel, view, "RowSpace")
-            encoding = self._encoding(seen)
+            encoding = self._encoding(first)
             for i in range(t):
                 span = first.span(i, encoding)
-                found, tried = self._search(first, encoding, span, i)
+                if encoding.groups:
+                    found, tried = self._search(first, encoding, span, i)
+                else:
+                    found, tried = self._sample(first, encoding, span, rng)
                 ranks[i], gaps[i] = span.rank, span.gap
                 free[i], branches[i], stopped[i] = tried.left, tried.peak, tried.stopped
-                rows = _chosen(found, k)
+                rows = found.choose(k)
                 said = _written(encoding, span, found.points[rows], centred=first.bias)
                 n = len(rows)
                 records[i, :n] = said.view(-1, *seen.shape[1:]).to(records.dtype)
@@ -136,16 +120,26 @@ class RowSpace:
             labels = _counted(seen, labels) if first.local is None else labels
         return Recovery(records, status, labels, ranks, gaps, free, branches, stopped)
 
-    def _encoding(self, seen: SeenLayer) -> Encoding:
-        data, batch = seen.game.data, seen.game.batch
+    def _encoding(self, first: LinearFirst) -> Encoding:
+        data, batch = first.seen.game.data, first.seen.game.batch
         encoding = Encoding.of(data, pinned=self.pinned)
-        if not encoding.groups and batch > 1:
+        if not encoding.groups and not (first.bias and (first.local is None or batch == 1)):
             raise ArgumentError(
-                f"RowSpace needs a table with categories, whose dummies Dataset.columns names, or batches of "
-                f"one record, got {data.name} of {len(data.columns)} columns and batches of {batch}; encode "
-                f"categories one-hot, or use FirstLayer."
+                f"RowSpace reads uploads, and layers without a bias, of tables with categories, whose "
+                f"dummies Dataset.columns names, got {data.name} of {len(data.columns)} columns and batches "
+                f"of {batch}; encode categories one-hot, or release gradients of a layer with a bias."
             )
         return encoding
+
+    def _sample(
+        self, first: LinearFirst, encoding: Encoding, span: Span, rng: torch.Generator
+    ) -> tuple[Candidates, Branches]:
+        """Candidates of a table without categories, and no branches."""
+        points = sparse_points(span, span.v[-1], self.samples, rng)
+        branches = Branches(points, span.v.new_zeros(span.rank, 0))
+        if not len(points) or first.local is not None:
+            return Candidates.of(points), branches
+        return self._fitted(first, encoding, span, points)[0], branches
 
     def _search(
         self, first: LinearFirst, encoding: Encoding, span: Span, trial: int
@@ -298,15 +292,3 @@ def _written(encoding: Encoding, span: Span, points: Tensor, *, centred: bool) -
     for group in encoding.groups:
         x[:, group.positions] = _nearest(x[:, group.positions], group.options)
     return x
-
-
-def _chosen(found: Candidates, k: int) -> Tensor:
-    """Which candidates to give: those proven, as often as they are there, then the likeliest that are
-    independent of them; k at most."""
-    sure = found.proven.nonzero()[:, 0]
-    sure = sure[found.score[sure].argsort()]
-    likely = found.score.argsort()[:LISTED]
-    order = torch.cat([sure, likely[~found.proven[likely]]])
-    rows = independent(found.points, order, k, close=1e-3)
-    again = [i for i in rows if found.proven[i] for _ in range(int(found.times[i]) - 1)]
-    return torch.tensor([*rows, *again][:k], dtype=torch.long)
