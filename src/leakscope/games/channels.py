@@ -202,6 +202,46 @@ class Through:
         return replace(release, blocks=blocks)
 
 
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """The mean of what ``clients`` release, all that a server sees of them under secure aggregation: the
+    records of a batch are dealt to them in equal parts."""
+
+    channel: GradientChannel
+    clients: int
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, "Summed.clients", "at least 1", self.clients)
+
+    def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:
+        size, rest = divmod(batch.rows.shape[1], self.clients)
+        if rest or not size:
+            raise ArgumentError(
+                f"Summed.clients must divide the records behind a release, got {self.clients} clients for "
+                f"{batch.rows.shape[1]} records; change either."
+            )
+        apart = Batch(batch.data, batch.rows.reshape(-1, size))
+        releases = self.channel(apart, secret.repeat_interleave(self.clients), rng)
+        return tuple(self._sum(release) for release in releases)
+
+    def _sum(self, release: Release) -> Release:
+        def blocks() -> Iterator[Layers]:
+            held: dict[str, Tensor] = {}
+            for layers in release.blocks():
+                held = {
+                    name: torch.cat([held[name], part]) if held else part for name, part in layers.items()
+                }
+                whole = len(next(iter(held.values()))) // self.clients * self.clients
+                if whole:
+                    yield {
+                        name: part[:whole].unflatten(0, (-1, self.clients)).mean(1)
+                        for name, part in held.items()
+                    }
+                held = {name: part[whole:] for name, part in held.items()}
+
+        return replace(release, blocks=blocks)
+
+
 def without_noise(channel: Channel, batch: int) -> tuple[Channel, float | None]:
     """The channel without the noise that its defense adds, and the deviation of that on the mean of ``batch``
     records: 0 where there is none, None where it is not the same in every entry or does not come last."""

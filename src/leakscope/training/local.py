@@ -62,7 +62,11 @@ class Local:
             while True:
                 yield from torch.randperm(n, generator=rng).split(self.batch)
 
-        return tuple(islice(batches(), self.steps or self.epochs * -(-n // self.batch)))
+        return tuple(islice(batches(), self.steps_of(n)))
+
+    def steps_of(self, n: int) -> int:
+        """How many steps a client of ``n`` records takes."""
+        return self.steps or self.epochs * -(-n // self.batch)
 
     def augmented(self, x: Tensor, rng: torch.Generator) -> Tensor:
         if self.augment and x.dim() != 4:
