@@ -74,7 +74,7 @@ class _Capture(TorchFunctionMode):
         return out
 
     def _channels_last(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        if func is F.conv2d and len(args) > 1 and args[1].dtype == torch.float32:  # its output is laid out so
+        if func is F.conv2d and len(args) > 1:  # its output is laid out as its weight is
             args = (args[0], args[1].clone(memory_format=torch.channels_last), *args[2:])
         elif func is Tensor.view:  # which only tensors with channels first can do
             args = (args[0].contiguous(), *args[1:])

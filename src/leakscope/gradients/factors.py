@@ -15,7 +15,7 @@ from torch import Tensor
 
 Pair = tuple[int, int]
 
-BLOCK = 2**20  # bytes of a convolution's factors, or patches, that stay in the nearer cache
+BLOCK = 2**21  # bytes of a convolution's factors, or patches, that stay in the nearer cache
 FORMED = 2**22  # entries of a linear layer's gradients held at a time
 
 

@@ -85,7 +85,8 @@ class Records:
             among = among or trace(net, leaves, some.clone())
             # Sizes that differ prove that a layer's first dimension counts records and nothing else.
             fast = among.calls is not None and alone[0].calls is not None
-            _refuse_dependence(among, alone, inputs=fast)
+            if not last:
+                _refuse_dependence(among, alone, inputs=fast)
             losses = record_losses(loss, among.logits, y[:3].clone())
             if fast and len(some) > 1:
                 _refuse_joint_gradients(among, losses)
@@ -268,8 +269,9 @@ def refuse_joint_layers(model: nn.Module) -> None:
 def _traced_last(net: Stateless, leaves: Params, some: Tensor, alone: list[Trace]) -> Trace | None:
     """The records among others with their channels last, or None where the model does not work so: what each
     is alone, with its channels first, shows it."""
-    convolves = any(call.func is F.conv2d for call in alone[0].calls or [])
-    if not convolves or some.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    weights = [call.weight for call in alone[0].calls or [] if call.func is F.conv2d]
+    single = any(weight.dtype == torch.float32 for weight in weights)
+    if not single or some.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return None
     try:
         among = trace(net, leaves, some.clone(), last=True)
