@@ -170,7 +170,8 @@ def convolution_weights(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution)
 def _by_patches(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
     rows = b.flatten(2).unflatten(1, (c.groups, -1))  # (n, groups, out, positions)
     every = (rows @ patches(a, shape, c)).flatten(1, 2)
-    return every.unflatten(2, (*shape[2:], shape[1])).movedim(-1, 2)
+    kernels: Tensor = every.unflatten(2, (*shape[2:], shape[1])).movedim(-1, 2)
+    return kernels
 
 
 def _by_groups(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
@@ -191,7 +192,8 @@ def _by_groups(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tenso
         n * c.groups,
         (False, True, False),
     )[1]
-    return every.unflatten(0, (n, -1))
+    apart: Tensor = every.unflatten(0, (n, -1))
+    return apart
 
 
 def _joined(part: Tensor, *, last: bool) -> Tensor:
