@@ -194,7 +194,7 @@ def document(
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
     if user:
-        people = _people(records, secret, user)
+        people = _people(records, user)
         cells = [cell if "user" in cell["game"] else cell | people for cell in cells]
     defaults: Table = {
         "data": table,
@@ -287,13 +287,11 @@ def _model(records: Dataset) -> Table:
     return {"name": "MLP", "hidden": [64, 64] if wide else [32, 16]}
 
 
-def _people(records: Dataset, secret: str, user: str) -> Table:
+def _people(records: Dataset, user: str) -> Table:
     """How many people are private and how many public: as many as have the records `Dataset.split` takes
     when it splits records, within the same shares, and `FEWEST_PEOPLE` of each where there are so many."""
-    counts = records.secret(secret).unique(return_counts=True)[1]
     people = len(records.secret(user).unique())
-    wanted = people * PUBLIC / len(counts) / int(counts.min())
-    public = round(min(max(wanted, FEWEST_PEOPLE), SHADOW_SHARE * people))
+    public = round(min(max(people * PUBLIC / len(records), FEWEST_PEOPLE), SHADOW_SHARE * people))
     train = int(min(max(people * TRAIN / len(records), FEWEST_PEOPLE), TRAIN_SHARE * (people - public)))
     return {"train": max(train, 2), "public": max(public, 2)}
 
