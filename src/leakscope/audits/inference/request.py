@@ -316,7 +316,7 @@ def document(
     cells = [cell | {"weights": weights} for cell in cells] if weights else cells
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
-    sizes = _sizes(records, secret, people, train=train, public=public, most=most)
+    sizes = _sizes(records, people, train=train, public=public, most=most)
     cells = [cell if "user" in cell["game"] else cell | sizes for cell in cells]
     defaults: Table = {
         "data": table,
@@ -414,7 +414,6 @@ def _model(records: Dataset) -> Table:
 
 def _sizes(
     records: Dataset,
-    secret: str,
     people: str | None,
     *,
     train: int | None,
@@ -424,19 +423,17 @@ def _sizes(
     """How many records, or people, are private and how many public, where `Dataset.split` is not left to say
     it. Of people: as many as have so many records, within the same shares, and `FEWEST_PEOPLE` of each where
     there are so many."""
-    counts = records.secret(secret).unique(return_counts=True)[1]
     wanted = most or (TRAIN, PUBLIC)
     if people:
         number = len(records.secret(people).unique())
-        each = number * (public or wanted[1]) / len(counts) / int(counts.min())
-        shadow = round(min(max(each, FEWEST_PEOPLE), SHADOW_SHARE * number))
+        shadow = number * (public or wanted[1]) / len(records)
+        shadow = round(min(max(shadow, FEWEST_PEOPLE), SHADOW_SHARE * number))
         private = number * (train or wanted[0]) / len(records)
         private = int(min(max(private, FEWEST_PEOPLE), TRAIN_SHARE * (number - shadow)))
         return {"train": max(private, 2), "public": max(shadow, 2)}
     sizes: Table = {"train": train, "public": public}
     if most:
-        each = min(wanted[1] // len(counts), int(SHADOW_SHARE * int(counts.min())))
-        sizes["public"] = public or max(each, 1) * len(counts)
+        sizes["public"] = public or min(wanted[1], int(SHADOW_SHARE * len(records)))
         sizes["train"] = train or min(wanted[0], int(TRAIN_SHARE * (len(records) - sizes["public"])))
     return {key: value for key, value in sizes.items() if value is not None}
 
