@@ -163,7 +163,7 @@ def document(
     user: str | None = None,
     known: Sequence[str] = (),
     batch: int = 16,
-    rounds: int = 5,
+    rounds: int = 15,
     trials: int = 2_000,
     rehearsals: int = 2_000,
     seeds: int = 1,
