@@ -19,7 +19,7 @@ TURNS = 3  # of the power method by which the widest directions are found
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class Scatter:
     """Of features by value: how many (m,), their sums (m, d), and the sum of their squares (d, d)."""
 
     counts: Array
@@ -27,20 +27,20 @@ class Moments:
     squares: Array
 
     @staticmethod
-    def of(x: Array, secrets: Codes, m: int) -> Moments:
+    def of(x: Array, secrets: Codes, m: int) -> Scatter:
         told = np.eye(m)[secrets]
-        return Moments(told.sum(0), told.T @ x, x.T @ x)
+        return Scatter(told.sum(0), told.T @ x, x.T @ x)
 
     @staticmethod
-    def together(parts: Sequence[Moments]) -> Moments:
-        return Moments(
+    def together(parts: Sequence[Scatter]) -> Scatter:
+        return Scatter(
             np.sum([part.counts for part in parts], axis=0),
             np.sum([part.sums for part in parts], axis=0),
             np.sum([part.squares for part in parts], axis=0),
         )
 
-    def among(self, columns: Codes) -> Moments:
-        return Moments(self.counts, self.sums[:, columns], self.squares[np.ix_(columns, columns)])
+    def among(self, columns: Codes) -> Scatter:
+        return Scatter(self.counts, self.sums[:, columns], self.squares[np.ix_(columns, columns)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Shape:
     ``quadratic`` widest directions each value has a covariance of its own. Values that were never told have
     none."""
 
-    moments: Moments
+    moments: Scatter
     rows: Callable[[], tuple[Array, Codes]]
     quadratic: int
     ordinal: bool = False
@@ -131,11 +131,12 @@ class Shape:
         floor = self.basis.T @ (added[:, None] * self.basis)
         shared = self.basis.T @ self.common @ self.basis + floor
         straight, centres = np.linalg.inv(shared), self.means @ self.basis
-        bent = []
+        bent: list[tuple[int, Array, Array, float]] = []
         for value in self.told:
             mixed = (1 - own) * shared + own * (self.each[value] + floor)
             constant = -np.linalg.slogdet(mixed)[1] / 2
-            bent.append((value, centres[value], straight - np.linalg.inv(mixed), float(constant)))
+            changed: Array = straight - np.linalg.inv(mixed)
+            bent.append((value, centres[value], changed, float(constant)))
         return bent
 
 

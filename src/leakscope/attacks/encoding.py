@@ -15,19 +15,19 @@ SHARES = 20  # steps in which the share of records that pinned values cover grow
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Options:
     """Positions (w,) of x that together take one of a few ``options`` (o, w): the dummies of a category, or a
     number that has few values."""
 
     positions: Tensor
     options: Tensor
 
-    def among(self, active: Tensor) -> Choice | None:
+    def among(self, active: Tensor) -> Options | None:
         """What is left where some positions are zero in every record; None: nothing that branches."""
         kept = active[self.positions]
         possible = (self.options[:, ~kept] == 0).all(1)
         options = self.options[possible][:, kept]
-        return Choice(self.positions[kept], options) if bool(kept.any()) and len(options) else None
+        return Options(self.positions[kept], options) if bool(kept.any()) and len(options) else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +39,13 @@ class Pin:
     values: Tensor
     shares: Tensor
 
-    def reaching(self, share: float) -> Choice:
+    def reaching(self, share: float) -> Options:
         """The values that this share of public records have."""
         most = int((self.shares < share - 1e-9).sum()) + 1
-        return Choice(torch.tensor([self.position]), self.values[:most, None])
+        return Options(torch.tensor([self.position]), self.values[:most, None])
 
 
-def pinned_within(pins: Sequence[Pin], budget: float) -> list[Choice] | None:
+def pinned_within(pins: Sequence[Pin], budget: float) -> list[Options] | None:
     """Values of several numbers, as large a share of each as keeps their combinations within the budget;
     None: not even the commonest do."""
     for step in range(SHARES, 0, -1):
@@ -64,7 +64,7 @@ class Encoding:
     a column of codes if public records have all of its categories, since a proof by counting rests on it that
     no record has another."""
 
-    groups: tuple[Choice, ...]
+    groups: tuple[Options, ...]
     numbers: Tensor
     pins: tuple[Pin, ...]
     centre: Tensor
@@ -75,7 +75,7 @@ class Encoding:
         """What public records say of a table's columns; a number of more than ``pinned`` values is not
         pinned."""
         x = public.x.double()
-        groups: list[Choice] = []
+        groups: list[Options] = []
         covered = torch.zeros(x.shape[1], dtype=torch.bool)
         for column in public.columns:
             places, part = torch.arange(column.start, column.stop), x[:, column.start : column.stop]
@@ -83,10 +83,10 @@ class Encoding:
             if column.values and len(places) > 1 and dummies:
                 none = torch.zeros(1, len(places), dtype=x.dtype) if bool((part.sum(1) == 0).any()) else None
                 options = torch.eye(len(places), dtype=x.dtype)
-                groups.append(Choice(places, options if none is None else torch.cat([options, none])))
+                groups.append(Options(places, options if none is None else torch.cat([options, none])))
                 covered[places] = True
             elif len(places) == 1 and len(part.unique()) == len(column.values):
-                groups.append(Choice(places, part.unique()[:, None]))
+                groups.append(Options(places, part.unique()[:, None]))
                 covered[places] = True
         numbers = (~covered).nonzero()[:, 0]
         centre, scale = torch.zeros(x.shape[1]).double(), torch.ones(x.shape[1]).double()

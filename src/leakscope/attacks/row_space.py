@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from leakscope.attacks.candidates import Candidates
 from leakscope.attacks.certificates import Fit, fit, needed, proven, separated
 from leakscope.attacks.closed_form import SeenLayer, labels_of
-from leakscope.attacks.encoding import Choice, Encoding, Pin, pinned_within
+from leakscope.attacks.encoding import Options, Encoding, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
 from leakscope.attacks.spans import Span
 from leakscope.attacks.sparse import sparse_points
@@ -174,7 +174,7 @@ class RowSpace:
         return found, branches
 
     def _ends(
-        self, tree: Tree, v: Tensor, found: Branches, groups: list[Choice], pins: list[Pin]
+        self, tree: Tree, v: Tensor, found: Branches, groups: list[Options], pins: list[Pin]
     ) -> Iterator[Tensor]:
         """The points that branches end in. Dimensions that are left are fixed by numbers that have few
         values, which gives points for every choice of such numbers: few values at first, then more."""
@@ -270,7 +270,7 @@ def _unit(span: Span, encoding: Encoding, *, bias: bool) -> Tensor:
     return span.v[whole[0].positions].sum(0)
 
 
-def _polished(v: Tensor, points: Tensor, groups: list[Choice]) -> Tensor:
+def _polished(v: Tensor, points: Tensor, groups: list[Options]) -> Tensor:
     """Points moved to where all groups together are nearest to the options that they took."""
     if not groups:
         return points

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from leakscope.attacks.encoding import Choice
+from leakscope.attacks.encoding import Options
 
 BLOCK = 2**22  # numbers that are held at once while branches are tried
 
@@ -44,7 +44,7 @@ class Tree:
     cut: float
     branches: int
 
-    def search(self, v: Tensor, unit: Tensor, groups: Sequence[Choice], zero: Tensor) -> Branches:
+    def search(self, v: Tensor, unit: Tensor, groups: Sequence[Options], zero: Tensor) -> Branches:
         """``zero`` (k, r): what must vanish at every point besides."""
         fixed = torch.cat([unit[None], zero])
         target = torch.zeros(len(fixed), dtype=v.dtype)
@@ -53,7 +53,7 @@ class Tree:
         free = torch.linalg.svd(fixed, full_matrices=True)[2][len(fixed) :].T
         return self.grow(v, Branches(base, free), groups)
 
-    def grow(self, v: Tensor, found: Branches, groups: Sequence[Choice]) -> Branches:
+    def grow(self, v: Tensor, found: Branches, groups: Sequence[Options]) -> Branches:
         """What is left of branches once these groups are decided too."""
         todo, points, free, peak = list(groups), found.points, found.free, found.peak
         while todo and len(points):
@@ -65,7 +65,7 @@ class Tree:
             peak = max(peak, len(points))
         return Branches(points, free, peak)
 
-    def _next(self, v: Tensor, free: Tensor, todo: list[Choice]) -> tuple[Choice, int]:
+    def _next(self, v: Tensor, free: Tensor, todo: list[Options]) -> tuple[Options, int]:
         """The group to decide next, taken out of those to do, and how many dimensions it fixes."""
         costs = []
         for group in todo:
