@@ -431,6 +431,17 @@ def test_rows_are_given_as_others_were_learned(tmp_path):
     assert (rows[:, pulse.stop - 1] == 1).all()
 
 
+def test_dates_of_new_rows_are_read_as_the_known_ones_were():
+    """Of 03.02.2020 alone nobody can tell day and month; what was learned says it."""
+    table = from_csv(dated(), label="died", secrets="gender")
+    columns = table.completed(table).columns
+    assert torch.equal(rows_as(dated(), columns), table.completed(table).x)
+    assert torch.equal(rows_as(dated().iloc[31:40], columns), table.completed(table).x[31:40])
+    wrong = dated().assign(us="31/12/2020", admitted="soon")
+    with pytest.raises(DataError, match=r"2 reasons: .*'admitted' must hold dates.* 'us' must hold dates"):
+        rows_as(wrong, columns)
+
+
 def test_a_guard_of_a_messy_table_encodes_rows_it_has_not_seen(tmp_path):
     from leakscope.audits.guards.request import encoded as encode
 
