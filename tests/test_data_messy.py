@@ -18,6 +18,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, LeakscopeError
 from leakscope.data.reading import open_table
 from leakscope.data.table import FREQUENT
+from leakscope.data.tabular import rows_as
 
 ROWS = 240
 TINY = {"rounds": 1, "trials": 40, "rehearsals": 60, "batch": 2, "attack": "Posterior", "quiet": True}
@@ -411,3 +412,51 @@ def test_a_refusal_has_all_its_reasons_at_once(tmp_path):
     assert "--as pulse=date" in words
     with pytest.raises(DataError, match=r"for 3 reasons: .*'dead'.*'sex'.*'q'"):
         leakscope.audit(path, label="dead", secret="sex", drop=["q"], **TINY)
+
+
+def test_rows_are_given_as_others_were_learned(tmp_path):
+    """What `encode` does: medians, marks of gaps and "other" are those of the training records."""
+    frame = coded()
+    frame.loc[::7, "pulse"] = np.nan
+    table = from_csv(frame, label="died", secrets="gender")
+    train = table.split(seeded(0, "split"), secret="gender", train=1_000, standardise=False)[0]
+    expected = table.completed(table).x
+    own = rows_as(csv(frame)(tmp_path), table.completed(table).columns)
+    assert torch.equal(own, expected)
+    new = frame.head(2).assign(diagnosis="never seen", pulse=np.nan, extra="ignored")
+    rows = rows_as(new, train.columns)
+    codes, pulse = (next(c for c in train.columns if c.name == name) for name in ("diagnosis", "pulse"))
+    assert (rows[:, codes.stop - 1] == 1).all()
+    assert rows[:, pulse.start].tolist() == pytest.approx([pulse.fill] * 2)
+    assert (rows[:, pulse.stop - 1] == 1).all()
+
+
+def test_dates_of_new_rows_are_read_as_the_known_ones_were():
+    """Of 03.02.2020 alone nobody can tell day and month; what was learned says it."""
+    table = from_csv(dated(), label="died", secrets="gender")
+    columns = table.completed(table).columns
+    assert torch.equal(rows_as(dated(), columns), table.completed(table).x)
+    assert torch.equal(rows_as(dated().iloc[31:40], columns), table.completed(table).x[31:40])
+    wrong = dated().assign(us="31/12/2020", admitted="soon")
+    with pytest.raises(DataError, match=r"2 reasons: .*'admitted' must hold dates.* 'us' must hold dates"):
+        rows_as(wrong, columns)
+
+
+def test_a_guard_of_a_messy_table_encodes_rows_it_has_not_seen(tmp_path):
+    from leakscope.audits.guards.request import encoded as encode
+
+    frame = coded().head(900)
+    frame.loc[::7, "pulse"] = np.nan
+    path = csv(frame)(tmp_path)
+    sizes = {"train": 300, "public": 300, "trials": 40, "rehearsals": 60, "epochs": 1, "lams": [0.5]}
+    out = tmp_path / "out"
+    report = leakscope.guard(path, label="died", secret="gender", output=out, quiet=True, **sizes)
+    assert not report.failed
+    folder = next((out / "files").glob("*"))
+    new = frame.head(3).assign(diagnosis="never seen", pulse=np.nan)
+    target = tmp_path / "r.npz"
+    asked = {"label": "died", "secret": None, "key": 1, "labels": True}
+    assert encode(str(csv(new)(tmp_path)), folder, target, **asked) == 3
+    with np.load(target) as arrays:
+        assert np.isfinite(arrays["r"]).all()
+        assert len(arrays["y"]) == 3

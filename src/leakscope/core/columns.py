@@ -33,6 +33,7 @@ class Column:
     standardised: bool = True  # False for what stays as it is: dummies, words, numbers scaled before
     fill: float | None = None  # None: no number is missing
     frequent: int = 0  # 0: its categories are known
+    form: str = ""  # how the dates were written that became its days
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:

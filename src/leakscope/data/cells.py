@@ -153,6 +153,10 @@ class Cells:
         """How its dates are written, if it holds dates; days come first where months could."""
         return next(iter(self._days), "") if self.filled else ""
 
+    def dated(self, form: str) -> bool:
+        """Whether every cell that is filled is a date of that form."""
+        return form in self._days
+
     @property
     def spoken_form(self) -> str:
         return _DAYS[self.form]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -192,7 +193,8 @@ class SheetTable:
         try:
             with zipfile.ZipFile(self.path) as archive:  # before anything is unpacked
                 fits(INFLATED * sum(member.file_size for member in archive.infolist()), self.path)
-            book = openpyxl.load_workbook(self.path, read_only=True, data_only=True)
+            held = io.BytesIO(self.path.read_bytes())  # packed as it is; no file stays open
+            book = openpyxl.load_workbook(held, read_only=True, data_only=True)
             return book.worksheets[0]
         except (OSError, ValueError, KeyError, IndexError, SyntaxError, zipfile.BadZipFile) as error:
             raise DataError(

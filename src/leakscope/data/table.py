@@ -194,6 +194,7 @@ def _encoded(
         dummies, folded = onehot and bool(words), frequent if kind == CODES else 0
         stop = start + (len(words) if dummies and not folded else 1 + bool(gaps))
         place = Column(column.name, start, stop, values=words, standardised=not dummies, frequent=folded)
+        place = replace(place, form=column.form) if kind == "date" else place
         blocks.append((codes, replace(place, fill=math.nan) if gaps else place))
         start = stop
     x = np.zeros((len(rows), start), dtype=np.float32)

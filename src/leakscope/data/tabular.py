@@ -8,6 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -218,7 +219,9 @@ def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> Array:
         places = torch.tensor([place_of.get(name, other) for name in names])[codes]
         fill_category(x, column, places.clamp(min=0))
         return (places < 0).nonzero()[:, 0].numpy()
-    numbers = torch.from_numpy(cells.numbers()).float()
+    if column.form and not cells.dated(column.form):
+        return np.arange(len(text))
+    numbers = torch.from_numpy(cells.numbers(column.form)).float()
     missing = numbers.isnan()
     if column.fill is not None:
         x[:, column.stop - 1] = missing.float()
@@ -232,6 +235,7 @@ def _bad_rows(column: Column, rows: Sequence[int]) -> str:
         f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
     )
     rule = "one of its known values" if column.values else "a number"
+    rule = "dates as they were written before" if column.form else rule
     return (
         f"column {column.name!r} must hold {rule} in every row, and it does not in row {some}; correct these "
         f"rows, or leave them out."

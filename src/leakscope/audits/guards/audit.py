@@ -276,7 +276,7 @@ def describe_columns(data: Dataset) -> list[list[Any]]:
     records can be encoded alike."""
     return [
         [column.name, column.start, column.stop, list(column.values)]
-        + ([] if column.fill is None else [column.fill])
+        + ([] if column.fill is None and not column.form else [column.fill, column.form])
         for column in data.columns
     ]
 

@@ -178,7 +178,8 @@ def _inputs(
     than the encoder's columns is read, by its own categories."""
     known_columns = encoder.about.get("columns", ())
     columns = [
-        Column(n, a, b, tuple(v), fill=fill[0] if fill else None) for n, a, b, v, *fill in known_columns
+        Column(n, a, b, tuple(v), fill=more[0] if more else None, form=more[1] if more else "")
+        for n, a, b, v, *more in known_columns
     ]
     if Path(data).suffix in ENDINGS and columns:
         if labels and label is None:
