@@ -228,19 +228,37 @@ DATA = {
 
 @dataclass(frozen=True)
 class KindEntry:
-    """A kind of audit: its module ``kind``, the format of what it finds, and the games of plans that are its own."""
+    """A kind of audit: its module ``kind``, the format of what it finds, the games of plans that are its own, and
+    what it asks, in words."""
 
     module: str
     format: int
     games: tuple[str, ...]
+    asks: str = ""
 
 
 KINDS = {  # the first is of every game that no other names
-    "inference": KindEntry("leakscope.audits.inference.kind", 2, ()),
-    "mechanism": KindEntry("leakscope.audits.mechanism.kind", 2, ("AttributeAudit",)),
-    "membership": KindEntry("leakscope.audits.membership.kind", 2, ("MembershipAudit", "RecordingAudit")),
-    "layers": KindEntry("leakscope.audits.layers.kind", 2, ("LayerAudit",)),
-    "guards": KindEntry("leakscope.audits.guards.kind", 2, ("GuardAudit",)),
+    "inference": KindEntry(
+        "leakscope.audits.inference.kind", 2, (), "what updates tell about a private column or a person"
+    ),
+    "mechanism": KindEntry(
+        "leakscope.audits.mechanism.kind", 2, ("AttributeAudit",), "the epsilon of a DP-SGD step"
+    ),
+    "membership": KindEntry(
+        "leakscope.audits.membership.kind",
+        2,
+        ("MembershipAudit", "RecordingAudit"),
+        "whose records a federation trained on",
+    ),
+    "layers": KindEntry(
+        "leakscope.audits.layers.kind",
+        2,
+        ("LayerAudit",),
+        "which layer gives a secret away, and whether inputs can be rebuilt",
+    ),
+    "guards": KindEntry(
+        "leakscope.audits.guards.kind", 2, ("GuardAudit",), "what representations behind a guard give away"
+    ),
 }
 
 

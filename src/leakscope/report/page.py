@@ -14,7 +14,9 @@ from typing import Any
 from leakscope.core import files
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
-from leakscope.report.pages import fill
+from leakscope.report.opening import open_page
+from leakscope.report.pages import fill, marked
+from leakscope.report.plot.scene import draw_scene
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
 from leakscope.results.chapter import Chapter, Verdict
@@ -105,22 +107,24 @@ def render(
     settings = sum(chapter.settings for chapter in told)
     checks = list_checks(results)
     runs = [result for result in results if result.found is not None]
+    verdicts, lacking = list_verdicts(told), max(0, wanted - len(results))
     return fill(
         "/page.html",
         title=title,
         plan=plan,
         gate=verdict,
         gates=gate.words,
-        answer=answer,
+        opening=open_page(told, verdicts, results, answer, lacking),
+        draw_scene=marked(draw_scene),
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
         remarks=list_remarks(told),
-        verdicts=list_verdicts(told),
+        verdicts=verdicts,
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
         checks=checks,
         most=CHECKS,
-        missing=(len(results), wanted) if len(results) < wanted else None,
+        missing=(len(results), wanted) if lacking else None,
         limits=_limits(results, (line for chapter in told for line in chapter.limits), settings),
         seeds=sorted({result.seed for result in results}),
         data=_distinct(run.made.records for run in runs),

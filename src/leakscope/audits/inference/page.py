@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from leakscope.audits.inference.brief import brief
 from leakscope.audits.inference.found import Played
 from leakscope.audits.inference.settings import (
     Frontier,
@@ -57,12 +58,13 @@ def tell(results: Sequence[Result[Played]]) -> Chapter:
         limits=tuple(_limits(groups, rows)),
         remarks=tuple(_remarks(rows)),
         settings=len(rows),
+        brief=brief(groups),
     )
 
 
 def judge(group: Group) -> Verdict:
     """The answer about one secret: its worst setting, and the best defense where one was tried."""
-    worst = group.worst
+    worst = group.headline
     return Verdict(
         severity=worst.severity,
         about=group.label,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from leakscope.audits.membership import rows
+from leakscope.audits.membership.brief import brief
 from leakscope.audits.membership.found import MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST, watches
@@ -67,6 +68,7 @@ def tell(results: Sequence[Result[MembershipFound]]) -> Chapter:
         limits=LIMITS,
         remarks=tuple(dict.fromkeys(remark for result in results for remark in _remarks(result))),
         settings=len(federations),
+        brief=brief(every),
     )
 
 

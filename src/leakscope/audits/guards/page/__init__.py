@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from leakscope.audits.guards.found import GuardsFound
+from leakscope.audits.guards.page.brief import brief
 from leakscope.audits.guards.page.measures import Scatter, TriedAverage, list_measures
 from leakscope.audits.guards.page.pages import RECOGNISED, GuardPage, GuardSetting, group_pages
 from leakscope.audits.guards.page.words import give_verdict, name_attack, refute
@@ -63,7 +64,7 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
         '<p class="soft">Of guards: what the attacker sees and knows stands with each secret.</p>'
     )
     cells = len(by_cell(results))
-    return Chapter(lead, verdicts, body, (by, RULES), assumed, LIMITS, settings=cells)
+    return Chapter(lead, verdicts, body, (by, RULES), assumed, LIMITS, settings=cells, brief=brief(pages))
 
 
 def _draw_roc(page: GuardPage, points: Points) -> Markup:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from leakscope.audits.layers.found import LayersFound
+from leakscope.audits.layers.page.brief import brief
 from leakscope.audits.layers.page.claims import RARE
 from leakscope.audits.layers.page.maps import LayerMap, layer_maps
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
@@ -68,6 +69,7 @@ def tell(results: Sequence[Result[LayersFound]]) -> Chapter:
         limits=LIMITS,
         assumed=Markup(f'<p class="soft">{ASSUMED}</p>'),
         settings=len(maps),
+        brief=brief(maps),
     )
 
 
