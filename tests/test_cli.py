@@ -454,18 +454,19 @@ def test_the_search_tells_of_each_setting_as_soon_as_it_is_measured(leakscope, t
         return played(cell, seed, *rest)
 
     monkeypatch.setattr(sweep, "run_cell", watched)
-    monkeypatch.setattr(tuning, "search", lambda *a, **k: try_all(*a, families=families, **k))
+    monkeypatch.setattr(tuning, "search", lambda *a, **k: try_all(*a, **k | {"families": families}))
     options = ["--batch", 4, "--rounds", 1, "--trials", 30, "--rehearsals", 30, "--halvings", 1]
     risk = ["--max-advantage", 0.99, "--max-loss", 1]
     shown = leakscope("tune", "synthetic", *options, *risk, "--jobs", 1, "-o", tmp_path / "out")
     assert shown.code == 0, shown.err
-    starts = ["", "  no defense: advantage", "  Pruning(rate=0.9998): advantage", "  Sign(): advantage"]
-    lines = [line.partition("(up")[0] for line in told[:4]]
-    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 4
-    assert all(line.count("\n") == 1 for line in told[1:4])
+    starts = ["Game: property inference", "no defense: advantage", "Pruning(rate=0.9998): advantage"]
+    starts.append("Sign(): advantage")
+    assert [line.startswith(f"  {start}") for line, start in zip(told[:4], starts, strict=True)] == [True] * 4
+    assert "at most" in told[1].splitlines()[1]  # how long it takes, once one setting has been measured
     confirmed = store.results(tmp_path / "out" / search.CONFIRMED)
     assert len(store.results(tmp_path / "out")) + len(confirmed) == len(told)
-    _, chosen, second, *_, where = shown.out.splitlines()
+    _, chosen, second, *_, audit, where = shown.out.splitlines()
+    assert audit.startswith("Audit: leakscope audit synthetic --defense ")
     assert chosen.startswith("The cheapest is ")
     assert second.startswith("On a second victim")
     assert where == f"Report: {tmp_path / 'out' / 'report.html'}"

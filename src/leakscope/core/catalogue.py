@@ -176,7 +176,7 @@ Release         noun      core.nouns                 What crosses the wire in on
 Transcript      noun      core.nouns                 What happened; the only place where secrets and guesses meet.
 View            noun      core.nouns                 All an adversary ever sees.
 play            verb      games.referee              The adversary learns from its knowledge, the game deals, the adversary guesses.
-audit           verb      run.api                    Every secret of a dataset, attacked through one victim's gradients.
+audit           verb      run.api                    Attack every secret of a dataset through one victim's gradients.
 audit_recording verb      run.api                    Which candidates the clients of a recorded federation trained on, as its updates show it.
 localise        verb      run.api                    Which layer of a model gives away what, and what protecting it costs.
 guard           verb      run.api                    An encoder whose representations keep a task and lose a secret, attacked by who it has not met.

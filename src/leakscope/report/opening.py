@@ -9,7 +9,7 @@ from typing import Any
 
 from leakscope.core.catalogue import KINDS
 from leakscope.report.answer import Answer
-from leakscope.report.pages import either, plural
+from leakscope.report.pages import plural
 from leakscope.results.chapter import Brief, Chapter, Scene, Verdict
 from leakscope.results.result import Result
 
@@ -73,7 +73,7 @@ def _short(lists: Iterable[Sequence[str]]) -> list[str]:
     room = max(1, LISTED // max(1, len(every)))
     kept = _each(sentences if len(sentences) <= room else sentences[:room] for sentences in every)
     left = len(_each(every)) - len(kept)
-    return [*kept, f"{plural(left, 'more')} in the details below."] if left else kept
+    return [*kept, f"{left} more {'is' if left == 1 else 'are'} in the details below."] if left else kept
 
 
 def _lost(results: Sequence[Result[Any]], missing: int) -> list[str]:
@@ -84,9 +84,7 @@ def _lost(results: Sequence[Result[Any]], missing: int) -> list[str]:
             f"{failed} of {plural(len(results), 'measurement')} failed. What they would show is open."
         )
     if missing:
-        lost.append(
-            f"{plural(missing, 'measurement')} of the plan {'is' if missing == 1 else 'are'} missing."
-        )
+        lost.append(f"The plan asks for {plural(missing, 'more measurement')}. Nobody has run them.")
     return lost
 
 
@@ -94,7 +92,7 @@ def _unasked(results: Sequence[Result[Any]]) -> list[str]:
     """The kinds of audit that were not run, and what one seed leaves open."""
     there = {result.kind for result in results}
     asks = [entry.asks for name, entry in KINDS.items() if name not in there and entry.asks]
-    lines = [f"This run did not ask {either(asks)}."] if asks else []
+    lines = [f"This run did not ask: {'; '.join(asks)}."] if asks else []
     if len({result.seed for result in results}) == 1:
         lines.append("The model was trained once. Another training can leak more or less.")
     return lines

@@ -76,6 +76,12 @@ def either(values: Iterable[object]) -> str:
     return " or ".join(texts) if len(texts) < 3 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
+def listed(names: Iterable[object]) -> str:
+    """Each once, in their order: ``a, b and c``."""
+    texts = list(dict.fromkeys(map(str, names)))
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
 def marked(draw: Callable[..., str]) -> Callable[..., Markup]:
     """A chart that has escaped its words itself."""
     return lambda *args, **kwargs: Markup(draw(*args, **kwargs))

@@ -127,7 +127,7 @@ def read_severity(advantage: Average, auroc: Average | None) -> str:
 
 
 def explain(severity: str, topic: str, harm: str) -> str:
-    """What a verdict means for a person: the ``harm`` of a leak, or how little is known about the ``topic``."""
+    """What a verdict means for a person: the ``harm`` of a leak, or how little the ``topic`` is known."""
     more = {
         "slight": " The gain over guessing is small.",
         "ranking": " A single guess is no better than chance, but a ranking of many cases tells them apart.",

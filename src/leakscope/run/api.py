@@ -54,10 +54,11 @@ def audit(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """Every secret of a dataset, attacked through one victim's gradients.
+    """Attack every secret of a dataset through one victim's gradients.
 
     ``data`` is a known name, the path of a file, a `Dataset` or a DataFrame. Options are those of the
-    command; without ``output`` the results are kept in memory only."""
+    command; without ``output`` the results are kept in memory only. Without ``defenses`` a short list of them
+    is tried on the first question; ``defenses=["none"]`` tries none."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
@@ -70,7 +71,8 @@ def audit(
         known=known,
         model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
         training={"rate": rate},
-        defenses=[games.parse_part(text, "--defense", "Pruning:rate=0.99") for text in defenses],
+        defenses=games.list_defenses(defenses),
+        tried=() if defenses or not _known(model) else games.TRIED,
         attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
         dp=dp,
         batch=batch,
@@ -80,6 +82,14 @@ def audit(
         seeds=seeds,
     )
     return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)
+
+
+def _known(model: str | Table | None) -> bool:
+    """Whether a model is one of ours: a defense may not work on another one."""
+    from leakscope.core.catalogue import roles
+
+    name = model.get("name") if isinstance(model, dict) else (model or "").partition(":")[0]
+    return not name or name in roles("model")
 
 
 def audit_recording(

@@ -63,10 +63,11 @@ Model = Annotated[
 Defenses = Annotated[
     Sequence[str | Table],
     option(
-        "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list). The "
-        "adversary knows of it. Can be repeated.",
+        "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list), or none. The "
+        "adversary knows it. Can be repeated.",
         "--defense",
         metavar="DEFENSE",
+        show_default="a short list, on the first question",
     ),
 ]
 Attack = Annotated[

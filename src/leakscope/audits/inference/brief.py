@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.inference.settings import Frontier, FrontierMark, Group, Setting, draw_frontier
-from leakscope.report.pages import either, percent, plural, say_change, spoken
-from leakscope.results.chapter import Brief, Scene, explain
+from leakscope.report.pages import either, listed, percent, plural, say_change, spoken
+from leakscope.results.chapter import LEAKS, Brief, Scene, explain
 
 KINDS = {  # what a game tells, and whose
     "attribute": "the value of a column that is an input",
@@ -34,11 +34,16 @@ def _ask(group: Group) -> str:
     batch = plural(row.secret.batch, "record") if row.secret else "some records"
     who = f"Can a curious server that sees {seen} of {batch}"
     if group.kind == "distribution":
-        return f"{who} tell how many of them have {group.value}?"
+        return f"{who} tell how many of them have {_value(group)}?"
     if group.kind == "user":
         return f"{who} tell which of {plural(group.count, 'person', 'people')} they belong to?"
     inputs = {"attribute": ", which is one of the model's inputs", "property": ", which the model never sees"}
     return f"{who} tell their {group.column}{inputs.get(group.kind, '')}?"
+
+
+def _value(group: Group) -> str:
+    """What a share is of: ``sex = Male``."""
+    return group.column if group.value == group.column else f"{group.column} = {group.value}"
 
 
 def _mean(groups: Sequence[Group]) -> Iterator[str]:
@@ -49,22 +54,26 @@ def _mean(groups: Sequence[Group]) -> Iterator[str]:
         if about in told:
             continue
         told.add(about)
-        if group.kind == "distribution":
-            topic = f"the share of {group.value}"
-            harm = (
-                f"Whoever sees the updates learns how common {group.value} is among the people behind them."
-            )
-            harm += " This is about the group, not about one person."
-        elif group.kind == "user":
-            topic = f"whose records they are ({group.column})"
-            harm = "Whoever sees the updates and has other records of a person learns that this person took part."
-        else:
-            topic = f"the {group.column} of the people behind an update"
-            harm = f"Whoever sees the updates learns the {group.column} of the people behind them, though no "
-            harm += (
-                "record is sent. Here all people behind one update share one value; real batches are mixed."
-            )
+        topic, harm = _harm(group)
         yield explain(group.headline.severity, topic, harm)
+
+
+def _harm(group: Group) -> tuple[str, str]:
+    """What can be learned, and what it is to a person when it is."""
+    if group.kind == "distribution":
+        value = _value(group)
+        return f"the share of {value}", (
+            f"Whoever sees the updates learns how common {value} is among the people behind them. This is "
+            f"about the group, not about one person."
+        )
+    if group.kind == "user":
+        return f"whose records they are ({group.column})", (
+            "Whoever sees the updates and has other records of a person learns that the person took part."
+        )
+    return f"the {group.column} of the people behind an update", (
+        f"Whoever sees the updates learns the {group.column} of the people behind them, though no record is "
+        f"sent. Here all people behind one update share one value; real batches are mixed."
+    )
 
 
 def _help(groups: Sequence[Group]) -> Iterator[str]:
@@ -81,12 +90,13 @@ def _help(groups: Sequence[Group]) -> Iterator[str]:
         yield f"{label} holds. {_left(mark.row)} {_price(group, mark)}"
         yield from _limit([group for group, *_ in cases], groups)
     else:
-        yield f"None of {plural(len(failing), 'defense')} that were tried holds."
+        yield "No defense that was tried is shown to hold."
     for label, cases in failing[:2]:
         _, _, mark = max(cases, key=lambda case: case[2].advantage.high)
-        yield f"{label} is not enough. {_left(mark.row)}"
+        shown = "is not enough" if mark.row.severity in LEAKS else "is not shown to be enough"
+        yield f"{label} {shown}. {_left(mark.row)}"
     if any(frontier.needless for _, frontier in judged):
-        names = either(group.label for group, frontier in judged if frontier.needless)
+        names = listed(group.label for group, frontier in judged if frontier.needless)
         yield f"Even without a defense, this run shows no leak of {names}."
     yield "To search for a cheaper or a stronger defense, use leakscope tune."
 
@@ -95,7 +105,7 @@ Case = tuple[Group, Frontier, FrontierMark]
 
 
 def _sort(judged: Sequence[tuple[Group, Frontier]]) -> tuple[list[tuple[str, list[Case]]], ...]:
-    """Defenses that hold wherever they were tried, those of most questions and least cost first; the others."""
+    """Defenses that hold wherever they were tried, of most questions and least cost first; the others."""
     cases: dict[str, list[Case]] = {}
     for group, frontier in judged:
         for mark in frontier.tried:
@@ -139,7 +149,7 @@ def _price(group: Group, mark: FrontierMark) -> str:
 def _limit(tried: Sequence[Group], groups: Sequence[Group]) -> Iterator[str]:
     left = [group.label for group in groups if group not in tried]
     if left:
-        names = either(group.label for group in tried)
+        names = listed(group.label for group in tried)
         yield (
             f"It was tried on one question only: {names}." if len(tried) == 1 else f"It was tried on {names}."
         )
@@ -170,12 +180,12 @@ def _omit(groups: Sequence[Group]) -> Iterator[str]:
     }
     bare = [group.label for group in groups if group.label not in aware]
     if bare:
-        yield f"No defense was tried for {either(bare)}."
+        yield f"No defense was tried for {listed(bare)}."
     if any(row.defense and not row.informed for row in rows):
         yield "Some defenses met only an adversary who does not know them. One who knows may learn more."
     open_ = [group.label for group in groups if group.headline.severity == "inconclusive"]
     if open_:
-        yield f"Too few trials, or too weak an attack, to decide: {either(open_)}."
+        yield f"Too few trials, or too weak an attack, to decide: {listed(open_)}."
     yield "No adversary changed the model or the training, worked with a client, or broke encryption."
 
 
@@ -185,10 +195,10 @@ def _scene(groups: Sequence[Group]) -> Scene:
     public = either(r.made.records.public for row in rows for r in row.runs if r.made.records)
     shields = list(dict.fromkeys(row.defense for row in rows if row.defense))
     defended = f"Under {plural(len(shields), 'defense')} too" if shields else "With no defense"
-    columns = either(dict.fromkeys(group.column for group in groups))
+    columns = listed(group.column for group in groups)
     return Scene(
         holder="A client holds the records",
-        records=(f"Data: {either(dict.fromkeys(group.data for group in groups))}. They never leave.",),
+        records=(f"Data: {listed(group.data for group in groups)}. They never leave.",),
         crosses=(
             f"Sent: an update in each of {plural(row.observed, 'round')}",
             f"computed on {batch or 'some'} records",

@@ -291,14 +291,14 @@ def _limits(groups: Sequence[Group], rows: Sequence[Setting]) -> list[str]:
 def _remarks(rows: Sequence[Setting]) -> list[str]:
     """What is easily overlooked."""
     remarks = []
-    worths = [run.found.utility for row in rows for run in row.runs if run.found]
+    free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
+    worths = free or [run.found.utility for row in rows for run in row.runs if run.found]
     idle = sum(bool(w.accuracy and w.majority is not None and w.accuracy.low <= w.majority) for w in worths)
     if idle:
         remarks.append(
             f"In {idle} of {len(worths)} cells the model is not clearly better than always saying the most "
             f"frequent label. With more --rounds or a higher --rate it would have learned more."
         )
-    free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
     behind = sum(
         bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in free
     )

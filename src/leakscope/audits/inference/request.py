@@ -19,6 +19,11 @@ Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
 CHOICE = 400  # rehearsals by which the strongest attack is chosen
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
+TRIED: tuple[Table, ...] = (  # what an audit tries on its first question, unless told otherwise
+    {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that little can be left
+    {"name": "Pruning", "rate": 0.99},  # believed in, and cheap
+)
+NONE = "none"  # the word for no defense
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
     "digits": "even",
@@ -155,6 +160,16 @@ def parse_part(part: str | Table, option: str, example: str) -> Table:
         ) from None
 
 
+def list_defenses(defenses: Sequence[str | Table]) -> list[Table]:
+    """The plan's tables of the defenses to audit; the word none stands for none of them."""
+    named = [part for part in defenses if part != NONE]
+    if named and len(named) < len(defenses):
+        raise ArgumentError(
+            f"--defense {NONE} must stand alone, got {len(named)} more; leave one of them out."
+        )
+    return [parse_part(part, "--defense", "Pruning:rate=0.99") for part in named]
+
+
 def document(
     records: Dataset,
     table: Table,
@@ -170,6 +185,7 @@ def document(
     model: Table | None = None,
     training: Table | None = None,
     defenses: Sequence[Table] = (),
+    tried: Sequence[Table] = (),
     attack: Table | None = None,
     dp: Table | None = None,
     name: str = "Audit",
@@ -177,19 +193,17 @@ def document(
     """The plan of an audit, ready for TOML: attribute inference if the secret is an input, property
     and distributional inference with it taken out, user inference if a column says who is who.
 
-    Each again under every one of ``defenses``, against an adversary who knows it. Every game is played by the
+    Each again under every one of ``defenses``, and the first under those to be ``tried``, against an
+    adversary who knows it. Every game is played by the
     strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit
     of one attribute's epsilon. With a ``user`` all records are split by person."""
     records.secret(secret)
     table = {**table, "by": user} if user else table
     width = 3 if records.columns else 10
     cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch)
-    for defense in defenses:
-        cells += [
-            cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
-            for cell in cells
-            if "defense" not in cell
-        ]
+    bare = list(cells)
+    for defense, chosen in [*((one, bare) for one in defenses), *((one, bare[:1]) for one in tried)]:
+        cells += [cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense} for cell in chosen]
     cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
     if dp is not None:
         cells += _audit_cells(records, secret, dp)

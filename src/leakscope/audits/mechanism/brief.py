@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from leakscope.report.pages import either, significant
+from leakscope.report.pages import listed, significant
 from leakscope.results.chapter import Brief, Scene, Verdict, explain
 
 
 def brief(names: Sequence[str], verdicts: Sequence[Verdict], exact: float | None, crafted: bool) -> Brief:
-    """Of these attributes; ``exact`` is the largest epsilon that the mechanism promises, if all promise one."""
-    columns = either(dict.fromkeys(names))
+    """Of these attributes; ``exact`` is the largest epsilon that a step promises, if any does."""
+    columns = listed(names)
     promise = f" The step itself promises epsilon = {significant(exact)}." if exact is not None else ""
     return Brief(
-        asked=(f"How large must epsilon of one DP-SGD step be, for {columns} of one record?",),
+        asked=(f"How large is the epsilon of one DP-SGD step at least, for {columns} of one record?",),
         meaning=tuple(
             explain(
                 verdict.severity,

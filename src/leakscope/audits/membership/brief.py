@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.membership.view import CHANCE, SUBSTANTIAL, Federation, Watch
-from leakscope.report.pages import either, interval, percent, plural, say_change, spoken
+from leakscope.report.pages import either, interval, listed, percent, plural, say_change, spoken
 from leakscope.results.chapter import LEAKS, Brief, Scene, explain
 
 ABOUT = "whose records were trained on"
@@ -21,16 +21,16 @@ def brief(watches: Sequence[Watch]) -> Brief:
     federations = [one for watch in watches for one in watch.federations]
     return Brief(
         asked=tuple(
-            f"Can someone who sees {either(dict.fromkeys(one.view for one in watch.federations))} of a federation "
-            f"on {watch.data} tell whose records it was trained on?"
+            f"Someone sees {either(one.view for one in watch.federations)} in a federation on {watch.data}. "
+            f"Can they tell whose records were trained on?"
             for watch in watches
         ),
         meaning=tuple(
             explain(
                 watch.worst.severity,
                 ABOUT,
-                "Whoever has a person's record and sees this learns that the person took part. In a study of a "
-                "disease, that alone can be a diagnosis.",
+                "Whoever has a person's record and sees this learns that the person took part. In a study of "
+                "a disease, that alone can be a diagnosis.",
             )
             for watch in watches
         ),
@@ -46,9 +46,9 @@ def _help(watch: Watch) -> Iterator[str]:
     if not watch.defended:
         return
     holding = [one for one in watch.defended if _holds(one)]
-    names = either(dict.fromkeys(one.defense for one in watch.defended if not _holds(one)))
+    names = listed(one.defense for one in watch.defended if not _holds(one))
     if not holding:
-        yield f"None of {plural(len(watch.defended), 'defense')} that were tried keeps members hidden: {names}."
+        yield f"No defense that was tried is shown to hide who was trained on: {names}."
         return
     best = max(holding, key=lambda one: one.utility.accuracy.value if one.utility.accuracy else 0.0)
     right, between, chance = spoken(best.strongest.found, CHANCE)
@@ -58,8 +58,8 @@ def _help(watch: Watch) -> Iterator[str]:
         f" Its accuracy: {interval(worth, percent)}; {say_change(before, worth)}." if worth and before else ""
     )
     yield (
-        f"With {best.defense}, these attacks find {right} of members ({between}) at 1% false alarms; guessing "
-        f"finds {chance}.{cost} The attacks were not told of this defense. One that knows it may find more."
+        f"With {best.defense}, these attacks find {right} of members ({between}) at 1% false alarms; "
+        f"guessing finds {chance}.{cost} The attacks do not know this defense. One that does may find more."
     )
     if names:
         yield f"Not enough: {names}."
@@ -71,7 +71,7 @@ def _holds(one: Federation) -> bool:
 
 
 def _assume(federations: Sequence[Federation]) -> Iterator[str]:
-    yield "The adversary follows the protocol. It has the records it asks about, and knows the model and its loss."
+    yield "The adversary follows the protocol. It has the records it asks about, and knows the model."
     if known := either(one.first.known for one in federations if one.attacks):
         yield f"It has {known} records that nobody trained on."
     if any(attack.taught for one in federations for attack in one.attacks):
@@ -83,11 +83,10 @@ def _omit(federations: Sequence[Federation]) -> Iterator[str]:
     if not any(one.defense for one in measured):
         yield "No defense was tried against the question of who was trained on."
     elif any(one.severity not in LEAKS for one in measured if one.defense):
-        yield "No attack on members was told which defense is in place."
+        yield "No attack on members knew which defense is in place."
     if any(one.strongest.few for one in measured):
         yield "There were too few non-members to say how many members are found at 1% false alarms."
-    for doubt in dict.fromkeys(doubt for one in measured for doubt in one.doubts):
-        yield doubt
+    yield from dict.fromkeys(doubt for one in measured for doubt in one.doubts)
     yield "No adversary changed the model or the training, or worked with a client."
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from leakscope.audits.guards.page.measures import TriedAverage
 from leakscope.audits.guards.page.pages import GuardPage, read
-from leakscope.report.pages import either, interval, number, percent, plural, say_change
+from leakscope.report.pages import interval, listed, number, percent, say_change
 from leakscope.results.averages import Average
 from leakscope.results.chapter import LEAKS, Brief, Scene, explain
 from leakscope.results.scores import MEASURES
@@ -16,7 +16,7 @@ def brief(pages: Sequence[GuardPage]) -> Brief:
     """The first page's part."""
     return Brief(
         asked=tuple(
-            f"When representations of {page.data} are shared in place of records, what do they still tell about "
+            f"Representations of {page.data} are shared in place of records. What do they still tell about "
             f"{page.title}?"
             for page in pages
         ),
@@ -60,8 +60,10 @@ def _help(page: GuardPage) -> Iterator[str]:
         one, found = page.best
         attack = found.tried.attack(page.measure)
         left = f", {MEASURES[page.measure].title} {interval(attack, number)}" if attack else ""
-        tried = plural(sum(setting.lam != 0 for setting, _ in page.judged), "guard")
-        yield f"Of {tried}, none hides {page.title} from every attacker. The best trade-off: {one.label}{left}."
+        yield (
+            f"No guard that was tried is shown to hide {page.title} from every attacker. The best trade-off: "
+            f"{one.label}{left}."
+        )
 
 
 def _cost(tried: TriedAverage, free: Average | None) -> str:
@@ -74,7 +76,7 @@ def _cost(tried: TriedAverage, free: Average | None) -> str:
 def _omit(pages: Sequence[GuardPage]) -> Iterator[str]:
     if any(page.severity not in LEAKS for page in pages):
         yield "Another network, or one trained longer, may find what these attackers miss."
-    secrets = either(dict.fromkeys(page.title for page in pages))
+    secrets = listed(page.title for page in pages)
     yield f"The guard was judged for {secrets} only. What it leaves of other columns is not known."
 
 

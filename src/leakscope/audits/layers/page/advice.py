@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.audits.layers.page.measures import Latent, LayersAverage, ProtectionAverage
-from leakscope.audits.layers.page.order import listed, nats
-from leakscope.report.pages import plural
+from leakscope.audits.layers.page.order import nats
+from leakscope.report.pages import listed, plural
 
 LITTLE = 0.1  # of certainty, that an interval may leave open; stated on the page
 ENOUGH = "an interval that includes 0 and ends below a tenth of certainty"
@@ -83,8 +83,10 @@ class Advice:
 
     def _none_holds(self, secret: str) -> str:
         text = (
-            f"Of {plural(len(self.tried), 'measure')} tried with every seed, none is enough for {secret}: "
-            f"something is still found, or the interval does not include 0 or end below a tenth of certainty."
+            f"None of {plural(len(self.tried), 'measure')} is enough for {secret}: the adversary still finds "
+            f"something, or the interval does not include 0, or it ends above a tenth of certainty."
+            if self.tried
+            else f"No measure for {secret} was tried with every seed."
         )
         if unranked := [one for one in self.tried if one.auroc is None]:
             text += f" Of {len(unranked)} the ranking was not measured, so they cannot be called enough."
@@ -94,7 +96,7 @@ class Advice:
             text += f" The nearest: {nearest.label}, {_left(nearest)}."
         if some := self.holding(self.partial):
             taken = f"With {some[0].seeds} of {self.seeds} seeds this was enough"
-            text += f" {taken}, and the others did not take it: {some[0].label}."
+            text += f" {taken}; the others did not try it: {some[0].label}."
         return text
 
     @property

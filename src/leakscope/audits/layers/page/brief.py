@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.layers.page.maps import LayerMap
-from leakscope.report.pages import either, plural
+from leakscope.report.pages import listed, plural
 from leakscope.results.chapter import Brief, Scene, explain
 
 INPUTS = "the inputs themselves"
@@ -15,12 +15,12 @@ def brief(maps: Sequence[LayerMap]) -> Brief:
     """The first page's part."""
     advised = [advice for one in maps if (advice := one.advice) and advice.sentences]
     return Brief(
-        asked=tuple(f"Which layer of {one.label} gives away {_secrets(one)}?" for one in maps),
+        asked=tuple(f"Which layer of {one.title} gives away {_secrets(one)}?" for one in maps),
         meaning=tuple(explain(one.severity, _secrets(one), _harm(one)) for one in maps),
         helps=tuple(sentence for advice in advised for sentence in advice.sentences),
         assumed=(
-            "The adversary sees the gradient of one layer or of all layers, knows the model, and practises on "
-            "public records of the same kind.",
+            "The adversary sees the gradient of one layer or of all layers, and knows the model. It "
+            "practises on public records of the same kind.",
         ),
         untested=tuple(_omit(maps)),
         scene=next((_scene(one) for one in maps if one.keys), None),
@@ -29,13 +29,13 @@ def brief(maps: Sequence[LayerMap]) -> Brief:
 
 def _secrets(one: LayerMap) -> str:
     names = [latent.secret for latent in one.found.latent] + [INPUTS] * bool(one.found.original)
-    return either(names or one.cell.game.get("secrets") or ["a secret"])
+    return listed(names or one.cell.game.get("secrets") or ["a secret"])
 
 
 def _harm(one: LayerMap) -> str:
     harm = ""
     if one.found.latent:
-        names = either(latent.secret for latent in one.found.latent)
+        names = listed(latent.secret for latent in one.found.latent)
         harm = f"Whoever sees the updates learns something about {names} of the people behind them."
     if one.found.original:
         harm += " Inputs, such as pictures of people, were rebuilt from updates, some better than others."
@@ -43,11 +43,10 @@ def _harm(one: LayerMap) -> str:
 
 
 def _omit(maps: Sequence[LayerMap]) -> Iterator[str]:
-    bare = [one.label for one in maps if one.keys and not (one.advice and one.advice.sentences)]
-    if bare:
-        yield f"No measure to protect a layer was tried for {either(bare)}."
-    if any(one.keys and not one.found.original for one in maps):
-        yield "Nobody tried to rebuild the inputs themselves."
+    if bare := [one.title for one in maps if one.keys and not (one.advice and one.advice.sentences)]:
+        yield f"No measure to protect a layer was tried for {listed(bare)}."
+    if whole := [one.title for one in maps if one.keys and not one.found.original]:
+        yield f"Nobody tried to rebuild the inputs of {listed(whole)}."
     if any(one.lacking for one in maps):
         yield "The adversary did not use all layers at once as well as it could. A better one may learn more."
     yield "Only one update of a batch was shown. More updates of the same records may tell more."

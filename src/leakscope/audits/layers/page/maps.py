@@ -35,6 +35,12 @@ class LayerMap(Runs[LayersFound]):
         return words(self.cell.defense or {})
 
     @property
+    def title(self) -> str:
+        """In few words."""
+        defense = f" under {self.defense}" if self.defense else ""
+        return f"{words(self.cell.model)} on {self.cell.source}{defense}"
+
+    @property
     def label(self) -> str:
         parts = (self.cell.source, words(self.cell.model), self.defense, self.differs)
         return ", ".join(part for part in parts if part)
@@ -131,11 +137,12 @@ class LayerMap(Runs[LayersFound]):
         first = next(
             iter(self.sentences), "No secret was asked about; how sensitive layers are was measured."
         )
-        return f"{self.label}: {first}"
+        return f"{self.title}: {first}"
 
     @property
     def _notes(self) -> list[str]:
-        more = self.sentences[1:SAID]
+        more = [f"In this setting: {self.differs}."] if self.differs else []
+        more += self.sentences[1:SAID]
         if len(self.sentences) > SAID:
             more.append(f"{len(self.sentences) - SAID} more in the details.")
         if advice := self.advice:

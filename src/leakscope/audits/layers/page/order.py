@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
+from leakscope.report.pages import listed
 from leakscope.results.averages import Average
 from leakscope.results.cell import capitalise
 
@@ -97,7 +98,3 @@ def _times(value: float, other: float) -> str:
     if other <= 0 or value / other >= MANY:
         return f"more than {MANY} times"
     return f"{value / other:.1f} times"
-
-
-def listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
