@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.inference.settings import Frontier, FrontierMark, Group, Setting, draw_frontier
-from leakscope.report.pages import either, listed, percent, plural, say_change, spoken
-from leakscope.results.chapter import LEAKS, Brief, Scene, explain
+from leakscope.report.pages import either, listed, number, percent, plural, say_change, spoken
+from leakscope.results.chapter import LEAKS, SLIGHT, Brief, Scene, explain
 
 KINDS = {  # what a game tells, and whose
     "attribute": "the value of a column that is an input",
@@ -87,8 +87,12 @@ def _help(groups: Sequence[Group]) -> Iterator[str]:
     if holding:
         label, cases = holding[0]
         group, frontier, mark = max(cases, key=lambda case: case[2].advantage.high)
-        yield f"{label} holds. {_left(mark.row)} {_price(group, mark)}"
-        yield from _limit([group for group, *_ in cases], groups)
+        most = number(mark.advantage.high)
+        yield f"{label} holds: the advantage is at most {most}, and {SLIGHT:g} or less counts as held."
+        yield _left(mark.row)
+        yield _price(group, mark)
+        if len(cases) < len(groups):
+            yield f"{label} was tried on this only: {listed(group.label for group, *_ in cases)}."
     else:
         yield "No defense that was tried is shown to hold."
     for label, cases in failing[:2]:
@@ -138,21 +142,12 @@ def _price(group: Group, mark: FrontierMark) -> str:
     before = free.utility.accuracy if free else None
     if worth is None or before is None:
         return "What it costs was not measured."
-    text = f"The model's accuracy is {percent(worth.value)} instead of {percent(before.value)}: "
+    text = f"It costs accuracy: {percent(worth.value)} instead of {percent(before.value)}: "
     text += f"{say_change(before, worth)}."
     common = mark.row.utility.majority
     if common is not None and worth.low <= common:
-        text += " It is then not clearly better than always answering the most common label."
+        text += " The model is then not clearly better than always answering the most common label."
     return text
-
-
-def _limit(tried: Sequence[Group], groups: Sequence[Group]) -> Iterator[str]:
-    left = [group.label for group in groups if group not in tried]
-    if left:
-        names = listed(group.label for group in tried)
-        yield (
-            f"It was tried on one question only: {names}." if len(tried) == 1 else f"It was tried on {names}."
-        )
 
 
 def _assume(groups: Sequence[Group]) -> Iterator[str]:
@@ -174,7 +169,7 @@ def _omit(groups: Sequence[Group]) -> Iterator[str]:
     rows = [row for group in groups for row in group.rows]
     unasked = [words for kind, words in KINDS.items() if kind not in {group.kind for group in groups}]
     if unasked:
-        yield f"The games that were not played: {'; '.join(unasked)}."
+        yield f"Nobody tried to tell {'; '.join(unasked)}."
     aware = {
         group.label for group in groups for row in group.rows if row.defense and row.informed and row.runs
     }

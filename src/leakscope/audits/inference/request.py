@@ -19,9 +19,8 @@ Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
 CHOICE = 400  # rehearsals by which the strongest attack is chosen
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
-TRIED: tuple[Table, ...] = (  # what an audit tries on its first question, unless told otherwise
-    {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that little can be left
-    {"name": "Pruning", "rate": 0.99},  # believed in, and cheap
+TRIED: tuple[Table, ...] = (  # defenses that an audit tries on its first question, unless told otherwise
+    {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that it can hold; it costs what it costs
 )
 NONE = "none"  # the word for no defense
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise

@@ -39,11 +39,11 @@ def _box(top: float, sign: str, title: str, lines: Sequence[str]) -> tuple[list[
     """A box with a sign, a title and lines, and where it ends."""
     names = wrap(title, WIDE - 3 * PAD - 22)
     under = [line for words in lines for line in wrap(words, WIDE - 2 * PAD)]
-    end = top + 24 + LINE * (len(names) + len(under))
+    end = top + 28 + LINE * (len(names) + len(under))
     parts = [path(f"M{at(EDGE, top + EDGE)}H{at(WIDE - EDGE)}V{at(end - EDGE)}H{at(EDGE)}Z", "axis")]
     parts.append(path(f"M{at(PAD, top + 11)}{sign}", "whisker"))
     first = top + 24
     parts += [text(2 * PAD + 22, first + LINE * i, line, style="strong") for i, line in enumerate(names)]
     base = first + LINE * len(names)
-    parts += [text(PAD, base + 2 + LINE * i, line) for i, line in enumerate(under)]
+    parts += [text(PAD, base + 5 + LINE * i, line) for i, line in enumerate(under)]
     return parts, end
