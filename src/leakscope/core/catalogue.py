@@ -177,12 +177,12 @@ Transcript      noun      core.nouns                 What happened; the only pla
 View            noun      core.nouns                 All an adversary ever sees.
 play            verb      games.referee              The adversary learns from its knowledge, the game deals, the adversary guesses.
 audit           verb      run.api                    Attack every secret of a dataset through one victim's gradients.
-audit_recording verb      run.api                    Which candidates the clients of a recorded federation trained on, as its updates show it.
-localise        verb      run.api                    Which layer of a model gives away what, and what protecting it costs.
-guard           verb      run.api                    An encoder whose representations keep a task and lose a secret, attacked by who it has not met.
-tune            verb      run.api                    The cheapest defense that keeps a stated risk, against an adversary who knows it.
-gate            verb      run.api                    A risk appetite held against a report or a results folder
-compare         verb      run.api                    Two reports or results folders, cell by cell and measure by measure.
+audit_recording verb      run.api                    Tell which candidates the clients of a recorded federation trained on, from its updates.
+localise        verb      run.api                    Find which layer of a model gives away what, and what protecting it costs.
+guard           verb      run.api                    Train an encoder whose representations keep a task and lose a secret, and attack it anew.
+tune            verb      run.api                    Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
+gate            verb      run.api                    Check a report or a results folder against a risk appetite
+compare         verb      run.api                    Compare two reports or results folders, cell by cell and measure by measure.
 seeded          verb      core.rng                   The generator of one role.
 """
 

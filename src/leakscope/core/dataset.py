@@ -245,14 +245,15 @@ def _rows_by_record(
         each = min(each, int(rarest * SHADOW_SHARE))
     if not secret and not 1 <= each < rarest:
         raise DataError(
-            f"{data.name}: {each} public records were asked of {rarest} in all; ask for fewer public records."
+            f"{data.name}: you asked for {each} public records, and it has {rarest} records; ask for fewer "
+            f"public records."
         )
     if not 1 <= each < rarest:
         raise DataError(
-            f"{data.name}: {each} public records for each value of {secret!r} were asked, and the rarest "
+            f"{data.name}: you asked for {each} public records of each value of {secret!r}, and the rarest "
             f"value has {rarest} records in all; ask for fewer public records or merge rare values.",
-            public=f"the rarest value of {secret!r} has too few records for the public ones that were asked; "
-            f"ask for fewer public records or merge rare values.",
+            public=f"the rarest value of {secret!r} has too few records to be public; ask for fewer public "
+            f"records or merge rare values.",
         )
     shadow = torch.cat([group[:each] for group in groups])
     rest = torch.cat([group[each:] for group in groups])
@@ -260,9 +261,9 @@ def _rows_by_record(
     size = train if train is not None else min(TRAIN, int(len(rest) * TRAIN_SHARE))
     if not 2 <= size <= len(rest) - 2:
         raise DataError(
-            f"{data.name}: {size} training records were asked where {len(rest)} are not public, and the "
-            f"test split needs at least 2; ask for fewer.",
-            public="more training records were asked than there are beside the public ones; ask for fewer.",
+            f"{data.name}: you asked for {size} training records, and {len(rest)} records are not public; the "
+            f"test split needs 2 of them at least: ask for fewer.",
+            public="you asked for more training records than are not public; ask for fewer.",
         )
     return rest[:size], rest[size:], shadow[_shuffled(len(shadow), rng)]
 
@@ -276,8 +277,8 @@ def _rows_by_person(
     shadow = public if public is not None else len(people) // 3
     if private < 2 or shadow < 2 or private + shadow >= len(people):
         raise DataError(
-            f"{data.name}: {private} private and {shadow} public values of {by!r} were asked of "
-            f"{len(people)}; each needs at least 2 and at least 1 must remain for the test split."
+            f"{data.name}: you asked for {private} private and {shadow} public values of {by!r}, and it has "
+            f"{len(people)}; each needs at least 2, and at least 1 must remain for the test split."
         )
     parts = people[:private], people[private + shadow :], people[private : private + shadow]
     rows = [torch.isin(data.secret(by), part).nonzero()[:, 0] for part in parts]

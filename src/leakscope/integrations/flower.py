@@ -135,7 +135,7 @@ class _Recorded(Strategy):
             for name, tensor in tensors.items():
                 if self._model is None and not tensor.is_floating_point():
                     raise DataError(
-                        f"array {name!r} holds {tensor.dtype}, which no update can: it is no parameter; give "
+                        f"array {name!r} holds {tensor.dtype}, so it is no parameter that can be updated; give "
                         f"recording_strategy the model, so that it can tell parameters from buffers."
                     )
             layers = tensors if self._model is None else self._model

@@ -28,8 +28,8 @@ CHECKS = 40  # self-checks that are listed
 LONGEST = 100_000  # characters of a plan that is quoted
 VERDICTS = 30  # that are listed before the rest is folded away
 ALWAYS = (
-    "An attack that succeeds shows that something leaks. One that fails does not show that nothing does: "
-    "every number is a lower bound on what a better attack could learn.",
+    "If an attack succeeds, something leaks. If it fails, something may still leak: every number is a lower "
+    "bound on what a better attack could learn.",
 )
 CLOSING = "A defense is judged against the attack that was run. A proof, such as a differential privacy "
 CLOSING += "guarantee, holds against all of them."
@@ -82,13 +82,13 @@ def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -
     )
     if len(seeds) == 1:
         limits.append(
-            "With one seed, one split and one trained model, the variation from training to training is not "
-            "covered."
+            "There is one seed, one split and one trained model. The numbers do not show how much another "
+            "training would differ."
         )
     if settings > 1:
         limits.append(
-            f"Each interval stands alone. Among {settings} settings some will lie far out by chance, and the "
-            f"best or worst of them tends to look more extreme than it is."
+            f"Each interval is for one setting alone. Among {settings} settings some lie far out by chance, so "
+            f"the best and the worst look more extreme than they are."
         )
     return [*limits, CLOSING]
 

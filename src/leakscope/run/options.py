@@ -55,8 +55,8 @@ Known = Annotated[
 Model = Annotated[
     str | Table | None,
     option(
-        "A model (see: leakscope list), with settings as a defense has them, or your own torch.nn.Module, "
-        "such as my_nets.Net; needs --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
+        "A model (see: leakscope list), with settings as for a defense, or your own torch.nn.Module, such as "
+        "my_nets.Net, with --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
         metavar="MODEL",
     ),
 ]
@@ -73,8 +73,8 @@ Defenses = Annotated[
 Attack = Annotated[
     str | Table | None,
     option(
-        "The attack to play, such as Posterior or Joint:components=30 (see: leakscope list). Without it "
-        "several are tried on public records, and the strongest is played.",
+        "The attack to play, such as Posterior or Joint:components=30 (see: leakscope list). Without it, "
+        "several are tried on public records and the strongest is played.",
         metavar="ATTACK",
     ),
 ]

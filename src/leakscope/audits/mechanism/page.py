@@ -167,7 +167,7 @@ def judge(attribute: Attribute) -> Verdict:
 
 
 RULES = {
-    "certified": "an epsilon above 0 is certified for one step; how much is too much is for you to say",
+    "certified": "an epsilon above 0 is certified for one step; you decide how much is too much",
     "inconclusive": "nothing is certified, which does not show that the step is private",
     "failed": "there is no measurement, so nothing can be said",
 }
@@ -199,8 +199,8 @@ def tell(results: Sequence[Result[Certified]]) -> Chapter:
         rules=("Differential privacy: by what is certified", RULES),
         assumed=fill("mechanism/assumed.html", crafted=crafted),
         limits=(
-            "A certified epsilon is a floor for the records that were audited. Another record, or more "
-            "trials, may show more; the true epsilon of the mechanism lies between floor and guarantee.",
+            "A certified epsilon is a lower bound for the records that were audited. Another record, or more "
+            "trials, may show more. The true epsilon lies between this bound and the guarantee.",
         ),
         settings=len(audits),
         brief=brief([attribute.name for attribute in attributes], verdicts, promised, crafted),

@@ -63,7 +63,7 @@ class Advice:
         free = next((one for one in self.protection if not one.layers), None)
         if free and not self.needed:
             told = [
-                f"This audit found no need of a measure: with none, what is found about {secret} has "
+                f"This audit found no need of a measure: without one, the information about {secret} has "
                 f"{ENOUGH} ({_left(free)})."
             ]
         elif best:
@@ -71,14 +71,14 @@ class Advice:
             price = f"with a task accuracy of {best.accuracy.value:.1%}{before}"
             tried, do = plural(len(self.tried), "measure"), "does" if len(holding) == 1 else "do"
             told = [
-                f"{_deed(best)} What is then found about {secret} has {ENOUGH} ({_left(best)}), {price}.",
-                f"Of {tried} tried, {len(holding)} {do} so, and this is the cheapest.",
+                f"{_deed(best)} The information about {secret} then has {ENOUGH} ({_left(best)}), {price}.",
+                f"Of {tried} tried, {len(holding)} {do} this. It is the cheapest of them.",
             ]
         else:
             told = [self._none_holds(secret)]
         if self.others:
             others = listed(self.others)
-            told.append(f"Measures were audited for {secret} only. What they leave of {others} is not known.")
+            told.append(f"Measures were audited for {secret} only. Their effect on {others} is not known.")
         return told
 
     def _none_holds(self, secret: str) -> str:
@@ -124,9 +124,9 @@ def advise(found: LayersAverage, seeds: int) -> Advice | None:
 
 def _left(one: ProtectionAverage) -> str:
     if one.risk.guesses:
-        return "the adversary found nothing to go by and guessed, which a better one need not"
+        return "the adversary found nothing to use and guessed; a better one may do more"
     if one.risk.information.high < 0:
-        return "the adversary did worse than a guess, which a better one need not"
+        return "the adversary did worse than a guess; a better one may do more"
     return f"at most {nats(one.risk.information.high)} nats, the upper limit"
 
 

@@ -131,11 +131,11 @@ class LayerMap(Runs[LayersFound]):
     def _sentence(self) -> str:
         if not self.keys:
             return (
-                f"Which layers of the model on {self.cell.source} give a secret away is not known: the "
+                f"It is not known which layers of the model on {self.cell.source} give a secret away: the "
                 f"measurement failed."
             )
         first = next(
-            iter(self.sentences), "No secret was asked about; how sensitive layers are was measured."
+            iter(self.sentences), "No secret was asked about. Only the sensitivity of layers was measured."
         )
         return f"{self.title}: {first}"
 
