@@ -445,5 +445,5 @@ def test_which_attacks_were_tried_tells_no_setting_apart():
 def test_a_page_says_where_no_attack_could_be_chosen():
     parts = [{"name": "Joint"}, {"name": "Posterior"}]
     one = game(attack={"name": "Strongest", "attacks": parts})
-    assert "too few public records to choose by" in tell([one]).body
-    assert "too few public records to choose by" not in tell([game()]).body
+    assert "too few public records to choose" in tell([one]).body
+    assert "too few public records to choose" not in tell([game()]).body

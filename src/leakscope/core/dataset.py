@@ -261,8 +261,8 @@ def _rows_by_record(
     size = train if train is not None else min(TRAIN, int(len(rest) * TRAIN_SHARE))
     if not 2 <= size <= len(rest) - 2:
         raise DataError(
-            f"{data.name}: you asked for {size} training records, and {len(rest)} records are not public; the "
-            f"test split needs 2 of them at least: ask for fewer.",
+            f"{data.name}: you asked for {size} training records, and {len(rest)} records are not public; "
+            f"the test split needs 2 of them at least: ask for fewer.",
             public="you asked for more training records than are not public; ask for fewer.",
         )
     return rest[:size], rest[size:], shadow[_shuffled(len(shadow), rng)]

@@ -216,8 +216,8 @@ def _correction(found: Comparison) -> Iterator[str]:
     if min(floors) * len(ones) >= ALPHA:
         wanted = math.floor(math.log2(len(ones) / ALPHA)) + 2
         yield (
-            f"So few seeds cannot show any difference: their smallest possible p is {chance(min(floors))}, and "
-            f"{plural(len(ones), 'headline')} would need {wanted} shared seeds."
+            f"So few seeds cannot show any difference: their smallest possible p is {chance(min(floors))}, "
+            f"and {plural(len(ones), 'headline')} would need {wanted} shared seeds."
         )
 
 

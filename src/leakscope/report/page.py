@@ -87,8 +87,8 @@ def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -
         )
     if settings > 1:
         limits.append(
-            f"Each interval is for one setting alone. Among {settings} settings some lie far out by chance, so "
-            f"the best and the worst look more extreme than they are."
+            f"Each interval is for one setting alone. Among {settings} settings some lie far out by chance, "
+            f"so the best and the worst look more extreme than they are."
         )
     return [*limits, CLOSING]
 

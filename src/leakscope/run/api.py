@@ -334,8 +334,8 @@ def tune(
 ) -> Report:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    The search plays property inference: the secret is not an input. The report's ``answer`` names the defense,
-    and how to run it; the page has the same words."""
+    The search plays property inference: the secret is not an input. The report's ``answer`` names the
+    defense, and how to run it; the page has the same words."""
     from leakscope.audits.inference.request import request_audit
     from leakscope.run.running import run_search
     from leakscope.run.tuning import Risk

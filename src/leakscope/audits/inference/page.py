@@ -154,8 +154,8 @@ def describe_epsilon(accounted: Accounted) -> str:
     if accounted.covers == "training":
         return (
             f"The training of the model, apart from what this adversary saw: {pair}, for "
-            f"{plural(accounted.releases, 'step')} on random batches. It says nothing about the updates shown "
-            f"here."
+            f"{plural(accounted.releases, 'step')} on random batches. It says nothing about the updates "
+            f"shown here."
         )
     rounds = plural(accounted.releases, "round")
     return (
@@ -282,8 +282,8 @@ def _limits(groups: Sequence[Group], rows: Sequence[Setting]) -> list[str]:
     )
     if any(group.kind in ("attribute", "property") for group in groups):
         limits.append(
-            "In each trial of the game, all records of a batch share one value of the secret. Real batches are "
-            "mixed."
+            "In each trial of the game, all records of a batch share one value of the secret. Real batches "
+            "are mixed."
         )
     return limits
 

@@ -44,8 +44,8 @@ ASSUMED = (
     '<p class="soft">Who was trained on: each federation above says what its adversary sees and knows.</p>'
 )
 LIMITS = (
-    "Members were compared with records of the same kind. Records of another kind could be told apart by what "
-    "they are, not by who was trained on.",
+    "Members were compared with records of the same kind. Records of another kind could be told apart by "
+    "what they are, not by who was trained on.",
     "The numbers are averages over a client's records. An unusual record can be easier to find.",
     "The page shows the strongest of several attacks, and its interval does not allow for the choice.",
 )

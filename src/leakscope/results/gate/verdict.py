@@ -273,8 +273,8 @@ def _measure(
     if low is None or high is None:
         level = 100 * (number.level or 0.0)
         return OPEN, (
-            f"its interval was stored at {level:.4g}%, which is too low for so many limits, seeds and attacks; "
-            f"ask for fewer, or for less confidence"
+            f"its interval was stored at {level:.4g}%, which is too low for so many limits, seeds and "
+            f"attacks; ask for fewer, or for less confidence"
         )
     if not high <= limit.at_most:  # nor where it is no number
         return OPEN, ""

@@ -87,8 +87,8 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
     several = len(page.judged)
     if several > 1:
         yield (
-            f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves less "
-            "of the secret and keeps as much of the task."
+            f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves "
+            "less of the secret and keeps as much of the task."
         )
     if several > 1 and one.lam == 0:
         yield "λ=0 is plain training: every guard beside it leaves more of the secret, and keeps no more."
@@ -133,7 +133,7 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
     own = judged.tried.attack(page.measure)
     overlap = free and own and (own.low <= free.high if page.known.falls else own.high >= free.low)
     if overlap and free is not own:
-        yield "This does not show that the guard hides anything: with it and without it, the intervals overlap."
+        yield "This does not show that the guard hides anything: with it and without, the intervals overlap."
     needless = [
         one.name
         for one in page.baselines

@@ -22,16 +22,16 @@ from leakscope.results.chapter import RULES, Chapter
 from leakscope.results.result import Result
 
 BY = (
-    "Layer by layer: by the advantage with the layer that tells most, or with all layers. For inputs that are "
-    "rebuilt: by the share of their information"
+    "Layer by layer: by the advantage with the layer that tells most, or with all layers. For inputs that "
+    "are rebuilt: by the share of their information"
 )
 OWN = {
     "slight": f"{RULES['slight']}, or that of the information alone is above 0",
     "inconclusive": f"{RULES['inconclusive']}, or the adversary could only guess",
 }
 LIMITS = (
-    "A layer that gives away little alone may add to others. Which layer tells most depends on the adversary: "
-    "with another one the order can change.",
+    "A layer that gives away little alone may add to others. Which layer tells most depends on the "
+    "adversary: with another one the order can change.",
     "The layer that tells most is the highest of several, and its interval does not allow for this choice.",
 )
 NORMS = {  # as the page calls them

@@ -12,7 +12,7 @@ from leakscope.audits.layers.page.claims import Claim, judge_claims
 from leakscope.audits.layers.page.measures import LayersAverage, summarise
 from leakscope.audits.layers.page.order import informed, most_rebuilt, most_telling, scaled
 from leakscope.results.averages import Average
-from leakscope.results.cell import WORDS, capitalise, differences, stable, words
+from leakscope.results.cell import WORDS, capitalise, differences, group_by, stable, words
 from leakscope.results.chapter import SEVERITIES, Verdict, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
@@ -42,8 +42,7 @@ class LayerMap(Runs[LayersFound]):
 
     @property
     def label(self) -> str:
-        parts = (self.cell.source, words(self.cell.model), self.defense, self.differs)
-        return ", ".join(part for part in parts if part)
+        return f"{self.title}, {self.differs}" if self.differs else self.title
 
     def setting(self, name: str) -> object:
         """Of the audit, as the cell has it or by default."""
@@ -137,12 +136,11 @@ class LayerMap(Runs[LayersFound]):
         first = next(
             iter(self.sentences), "No secret was asked about. Only the sensitivity of layers was measured."
         )
-        return f"{self.title}: {first}"
+        return f"{self.label}: {first}"
 
     @property
     def _notes(self) -> list[str]:
-        more = [f"In this setting: {self.differs}."] if self.differs else []
-        more += self.sentences[1:SAID]
+        more = self.sentences[1:SAID]
         if len(self.sentences) > SAID:
             more.append(f"{len(self.sentences) - SAID} more in the details.")
         if advice := self.advice:
@@ -158,8 +156,10 @@ def layer_maps(results: Iterable[Result[LayersFound]]) -> list[LayerMap]:
         worth = average_worth([found.utility for found in founds])
         maps.append(LayerMap(tuple(runs), summarise(founds), worth))
     told = (*WORDS, "data", "model", "defense")
-    differing = differences([one.cell.described for one in maps], told)
-    maps = [replace(one, differs=differs) for one, differs in zip(maps, differing, strict=True)]
+    for alike in group_by(range(len(maps)), lambda i: maps[i].title).values():
+        differing = differences([maps[i].cell.described for i in alike], told)
+        for i, differs in zip(alike, differing, strict=True):
+            maps[i] = replace(maps[i], differs=differs)
     severities = list(SEVERITIES)
     maps.sort(key=lambda one: (severities.index(one.severity), -one.share, stable(one.cell.described)))
     return [replace(one, number=number) for number, one in enumerate(maps, start=1)]
