@@ -111,7 +111,7 @@ def test_a_table_of_ones_own_becomes_a_report_and_can_be_repeated(leakscope, tmp
     page = (tmp_path / "audit-patients" / "report.html").read_text()
     assert "gender" in page
     cells = sorted((tmp_path / "audit-patients" / "cells").iterdir())
-    assert len(cells) == 3
+    assert len(cells) == 4  # three games, and the first of them under a defense
     again = leakscope("run", "audit-patients/plan.toml", "-o", "again", "--jobs", "1", cwd=tmp_path)
     assert again.code == 0, again.err
     assert sorted(p.name for p in (tmp_path / "again" / "cells").iterdir()) == [p.name for p in cells]
@@ -338,7 +338,7 @@ def run(name="run", data="c.npz", **changes):
 MISTAKES = [
     (run("nothing"), "holds no recording.json"),
     (run("empty"), "holds no recording.json"),
-    (run("cut"), "no whole safetensors file"),
+    (run("cut"), "not a complete safetensors file"),
     (run("hole"), "round 1 is missing"),
     (run("nan"), "not finite"),
     (run(data="adult"), "must be a file of candidates that ends in .csv, .csv.gz or .npz, got 'adult'"),
@@ -515,7 +515,7 @@ def test_with_a_user_the_report_says_that_people_were_split(leakscope, tmp_path)
     page = (tmp_path / "audit-t" / "report.html").read_text()
     assert "so are the people in them (patient)" in page
     assert "<em>t.csv</em>" in page
-    assert "--known does not reach Distribution and UserInference" in shown.out
+    assert "--known does not apply to Distribution and UserInference" in shown.out
 
 
 @pytest.mark.parametrize("name", ["audit", "localise", "guard", "tune"])
@@ -572,7 +572,7 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused_and_one_of_many_i
     for twice in (["--secret", "sex", "--secret", "race"], ["--trials=60", "--trials", "70"]):
         done = leakscope("audit", "adult", *twice, cwd=tmp_path)
         assert done.code == 2
-        assert "takes one value, and it is given 2 times" in done.err
+        assert "takes one value, and you gave it 2 times" in done.err
     done = leakscope("audit", "adult", "--drop", "age", "--drop", "nosuch", cwd=tmp_path)
     assert "nosuch" in done.err
 
