@@ -16,8 +16,8 @@ from scipy import stats
 
 from leakscope import Transcript, tpr_at_fpr
 from leakscope.audits.inference.page import POINTS, tell, too_few
-from leakscope.audits.inference.settings import MARKS, average_setting, draw_frontier, group_settings
 from leakscope.audits.inference.request import TRIED, list_defenses
+from leakscope.audits.inference.settings import MARKS, average_setting, draw_frontier, group_settings
 from leakscope.audits.mechanism import page as mechanism
 from leakscope.core.errors import ArgumentError
 from leakscope.report import page as report
