@@ -50,8 +50,10 @@ def search_defense(
     if there := len(store.results(folder)):
         tell(f"{there} results kept from before")
     task = progress.add_task("no defense", total=most)
-    options = {"halvings": halvings, "families": families, "jobs": jobs, "trusted": trusted}
-    for point in tuning.search(cell, risk, folder, **options):
+    tries = tuning.search(
+        cell, risk, folder, halvings=halvings, families=families, jobs=jobs, trusted=trusted
+    )
+    for point in tries:
         points.append(point)
         tell(f"{say_setting(point)}: {say_gain(point)}, {say_cost(point)}")
         if len(points) == 1:
