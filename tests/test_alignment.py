@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError
-from leakscope.gradients import aligned, alignment, per_record
+from leakscope.gradients import aligned, alignment, factors, per_record
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -45,6 +45,7 @@ def test_more_records_than_one_pass_are_joined(monkeypatch):
     whole = alignment(model, params, x, y, direction)
     monkeypatch.setattr(aligned, "PASS", 7)
     monkeypatch.setattr(aligned, "FORMED", 1)
+    monkeypatch.setattr(factors, "BLOCK", 1)
     for key, (dots, squares) in alignment(model, params, x, y, direction).items():
         torch.testing.assert_close(dots, whole[key][0])
         torch.testing.assert_close(squares, whole[key][1])

@@ -154,7 +154,7 @@ def complaints(tmp_path):
         (["audit", "nothing.csv", *roles], "nothing.csv does not exist"),
         (["audit", "nothing"], "'nothing'"),
         (["audit", "adlut"], "did you mean 'adult'"),
-        (["tune", "notes.txt"], "must end in .csv, .csv.gz or .npz"),
+        (["tune", "notes.doc"], "must end in .csv, .tsv, .txt, .gz, .parquet"),
         (["audit", "adult", "--secret", "sexx"], "did you mean 'sex'?); it has 'sex', 'race'"),
         (["audit", "adult", "--known", "aeg"], "did you mean 'age'?); it has 'age', 'workclass'"),
         (["audit", "adult", "--drop", "agee"], "did you mean 'age'"),
@@ -228,7 +228,7 @@ def test_a_recording_is_audited_and_the_plan_repeats_it(leakscope, deployed, tmp
     code, out, err = leakscope(*RUN, *outputs)
     assert code == 0, err
     assert "Whitened finds" in err
-    assert "Widths [24] were read off the recording, and its activation was taken to be relu." in out
+    assert "Layer sizes [24] come from the recording. The activation is taken to be relu." in out
     assert "takes 437 judged records of nobody, and there were 114; give 1457 candidates" in out
     assert "test at 1% was left out" not in out  # 30% of 380 set its threshold
     page = (tmp_path / "out" / "report.html").read_text()
@@ -341,7 +341,7 @@ MISTAKES = [
     (run("cut"), "not a complete safetensors file"),
     (run("hole"), "round 1 is missing"),
     (run("nan"), "not finite"),
-    (run(data="adult"), "must be a file of candidates that ends in .csv, .csv.gz or .npz, got 'adult'"),
+    (run(data="adult"), "must be a file of candidates that ends in .csv, .tsv, .txt, .gz, .parquet"),
     (run(data="nothing.npz"), "nothing.npz does not exist"),
     (run(client=None), "--recording needs --client beside it"),
     (run(label=None), "--recording needs --label beside it"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import builders
 import jsonschema
@@ -18,6 +20,7 @@ from markupsafe import Markup
 
 import leakscope as ls
 from leakscope.core.catalogue import KINDS, KindEntry
+from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Estimate
 from leakscope.measures.success import proportion
 from leakscope.report import comparison, overview
@@ -144,7 +147,27 @@ def test_a_report_prints_ten_lines_and_is_a_page_in_a_notebook(report):
     lines = str(report).splitlines()
     assert 2 <= len(lines) <= 10
     assert report.verdicts[0].sentence in str(report)
-    assert report._repr_html_().startswith("<!doctype html>")
+    assert report.html().startswith("<!doctype html>")
+    assert 'srcdoc="&lt;!doctype html&gt;' in report._repr_html_()
+
+
+def test_each_picture_of_a_page_stands_on_its_own(report):
+    drawn = report.html().count("<svg class=") - len(
+        re.findall(r'<svg class="(?:icon|mark|strip)', report.html())
+    )
+    assert len(report.figures) == drawn
+    assert {name.partition(" ")[0] for name in report.figures} >= {"roc", "layers", "rounds", "histogram"}
+    known = set(re.findall(r"(--\w+):", report.figure("roc")))
+    for name, title in report.figures.items():
+        root = ElementTree.fromstring(report.figure(name))
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert root.find("{*}title").text == title
+        text = report.figure(name)
+        assert not re.search(r"href|src=|url\(|@import|<script|<image|&(?!amp|lt|gt|quot|#x27)", text)
+        assert set(re.findall(r"var\((--\w+)\)", text)) <= known
+        assert report.figure(name)._repr_svg_() == text
+    with pytest.raises(ArgumentError, match=r"figure must be one of this report's, 'roc'.*got 'rocks'"):
+        report.figure("rocks")
 
 
 def test_a_report_is_a_table_of_numbers(report):

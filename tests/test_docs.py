@@ -123,7 +123,7 @@ def here(tmp_path, monkeypatch) -> Path:
     """An empty folder to work in; cells are run one after the other, in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])  # as a script there has it
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return tmp_path
 

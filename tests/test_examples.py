@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import runpy
 from pathlib import Path
@@ -26,6 +28,31 @@ def example(tmp_path, monkeypatch, capsys):
     return run
 
 
+@pytest.fixture
+def notebook(tmp_path, monkeypatch, capsys):
+    """What a notebook's cells show when they are run one after the other in an empty folder: what each
+    prints, and the value of a last expression, as a notebook would have it."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str) -> list[tuple[str, object]]:
+        names: dict[str, object] = {"__name__": "__main__"}
+        shown = []
+        for cell in cells(FOLDER / f"{name}.ipynb"):
+            tree, value = ast.parse("".join(cell["source"])), None
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, name, "exec"), names)
+            if isinstance(last, ast.Expr):
+                value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+            shown.append((capsys.readouterr().out, value))
+        return shown
+
+    return run
+
+
+def cells(path: Path) -> list[dict]:
+    return [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+
+
 def values(line: str, name: str) -> tuple[float, float, float]:
     """The estimate of this name in a line: value, low, high."""
     found = re.search(rf"{name} ([\d.]+) \(([\d.]+) to ([\d.]+) at 95%", line)
@@ -38,6 +65,37 @@ def test_there_are_six_examples_of_under_forty_lines():
         text = path.read_text(encoding="utf-8")
         assert len(text.splitlines()) < 40, path.name
         assert f"python examples/{path.name}" in text
+
+
+def test_notebooks_are_kept_without_what_they_showed():
+    assert {path.stem for path in FOLDER.glob("*.ipynb")} == {"first_audit", "federation"}
+    for path in FOLDER.glob("*.ipynb"):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert (document["nbformat"], document["nbformat_minor"]) == (4, 5)
+        assert len({cell["id"] for cell in document["cells"]}) == len(document["cells"])
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells(path))
+
+
+@pytest.mark.slow
+def test_the_first_audit_is_a_page_a_table_and_a_picture_in_a_notebook(notebook):
+    (told, _), (_, report), (_, table), (_, figures), (_, roc), (mine, _) = notebook("first_audit")
+    assert "Severe: sex (attribute), adult." in told
+    assert report._repr_html_().startswith("<iframe")
+    assert (table["low"] > 0.5).all()
+    assert "roc" in figures
+    assert roc._repr_svg_().startswith("<svg xmlns")
+    for fact in ("sex (property), adult", "weights of its own", "batch by batch", "dropout", "not attacked"):
+        assert fact in mine
+    assert "say nothing about" not in mine
+
+
+@pytest.mark.slow
+def test_a_federation_is_recorded_and_audited_in_a_notebook(notebook):
+    (recorded, _), (told, _), (_, report), (_, roc) = notebook("federation")
+    assert "Clients: 4" in recorded
+    assert report.verdicts[0].severity in ("severe", "substantial")
+    assert "100 records" in told
+    assert roc.startswith("<svg xmlns")
 
 
 @pytest.mark.slow

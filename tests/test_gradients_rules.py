@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from leakscope import gradients
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Loss
+from leakscope.gradients import factors
 from leakscope.gradients import records as kernels
 from leakscope.gradients.aligned import align
 from leakscope.gradients.factors import Convolution, Factors, Lookup, Rule, Scaling
@@ -287,6 +288,89 @@ def test_images_may_lie_in_memory_with_channels_last() -> None:
     ours = gradients.per_record(model, params, x, y)
     for name, g in looped(model, params, x, y, F.cross_entropy).items():
         torch.testing.assert_close(ours[name], g, rtol=1e-10, atol=1e-12)
+
+
+def check_single(model: nn.Module, *shape: int, last: bool) -> None:
+    """In both precisions all kernels are what a loop in double precision gives, and the layout is as expected
+    in single precision, the only one for which there is another."""
+    torch.manual_seed(0)
+    model = model.double()
+    x, y = drawn(6, *shape), torch.arange(6) % 3
+    params = {name: drawn(*p.shape) * 0.3 for name, p in model.named_parameters()}
+    along = {name: torch.randn_like(p) for name, p in params.items()}
+    exact = looped(model, params, x, y, F.cross_entropy)
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        net, parts = model.to(dtype), {name: p.to(dtype) for name, p in params.items()}
+        given = (net, parts, x.to(dtype), y)
+        assert Records.of(*given, loss=F.cross_entropy).last == (last and dtype == torch.float32)
+        formed = gradients.per_record(*given)
+        found = gradients.alignment(*given, {name: v.to(dtype) for name, v in along.items()})
+        for name, g in exact.items():
+            squares = g.square().flatten(1).sum(1)
+            size = squares.max().sqrt() * along[name].norm()
+            assert (formed[name] - g).abs().max() <= tolerance * g.abs().max(), name
+            dots = (g * along[name]).flatten(1).sum(1)
+            assert (found[name][0] - dots).abs().max() <= tolerance * size, name
+            assert (found[name][1] - squares).abs().max() <= 2 * tolerance * squares.max(), name
+
+
+def convolved(first: nn.Module, *, size: int) -> nn.Module:
+    """A convolution of 4 channels, one that sees what it gives, and a head."""
+    return nn.Sequential(
+        first, nn.Tanh(), nn.MaxPool2d(2), nn.Conv2d(8, 6, 3, padding=1), nn.Tanh(), nn.Flatten(),
+        nn.Linear(6 * size, 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [
+        ({"kernel_size": 3}, 49),
+        ({"kernel_size": (3, 5), "stride": (3, 2)}, 6),
+        ({"kernel_size": 5, "padding": (2, 1), "stride": 2}, 12),
+        ({"kernel_size": 3, "dilation": (2, 3), "padding": 1}, 42),
+        ({"kernel_size": 3, "groups": 4}, 49),
+        ({"kernel_size": 3, "groups": 2, "padding": 2, "bias": False}, 81),
+        ({"kernel_size": 3, "padding": "same"}, 64),
+        ({"kernel_size": 3, "padding": 1, "padding_mode": "circular"}, 64),
+        ({"kernel_size": 1}, 64),
+    ],
+)
+@pytest.mark.parametrize("block", [1, 2**21])
+def test_convolutions_of_either_precision_and_layout(
+    options: dict[str, Any], size: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(factors, "BLOCK", block)
+    check_single(convolved(nn.Conv2d(4, 8, **options), size=size), 4, 16, 16, last=True)
+
+
+def test_a_first_convolution_of_one_channel() -> None:
+    check_single(convolved(nn.Conv2d(1, 8, 5), size=36), 1, 16, 16, last=True)
+
+
+class Reshaped(nn.Module):
+    """A convolution whose output is made flat in a way that looks at its memory."""
+
+    def __init__(self, flat: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.flat, self.first, self.head = flat, nn.Conv2d(2, 3, 3), nn.Linear(48, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.flat(torch.tanh(self.first(x))))
+
+
+@pytest.mark.parametrize(
+    ("flat", "last"),
+    [
+        (lambda h: h.view(len(h), -1), True),
+        (lambda h: h.view_as(torch.empty(len(h), 48)), False),  # torch refuses it with channels last
+        (lambda h: h.as_strided((len(h), 48), (48, 1)), False),  # and here it would give other numbers
+    ],
+)
+def test_a_model_that_needs_its_channels_first_has_them_first(
+    flat: Callable[[Tensor], Tensor], last: bool
+) -> None:
+    check_single(Reshaped(flat), 2, 6, 6, last=last)
 
 
 def test_large_room_is_room_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:

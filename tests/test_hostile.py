@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import warnings
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import tomli_w
+import torch
 from builders import KINDS, Page, cell, fail, measure
 from fuzzing import works_or_says_why
 
 from leakscope.core import files
-from leakscope.core.errors import PlanError, printable
+from leakscope.core.errors import DataError, PlanError, printable
+from leakscope.data import synthetic
+from leakscope.models import weights
 from leakscope.report import comparison, overview
 from leakscope.report import page as report
 from leakscope.report.report import Report
@@ -352,3 +358,68 @@ def test_a_trusted_class_is_used_in_workers_too_and_an_untrusted_one_never(leaks
     subprocess.run([*command, "--trust", "mynets_trusted"], cwd=tmp_path, check=True, timeout=300)
     assert [one.made.model.parameters for one in store.results(tmp_path / "out")] == [22, 22]
     assert imported(tmp_path) == {"mynets_trusted"}
+
+
+class Evil:
+    """What leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def forge(state: Any, path: Path, change: Any) -> None:
+    """A file of torch with the bytes of its records changed."""
+    torch.save(state, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, change(name, content))
+
+
+WEIGHTS: dict[str, Any] = {
+    "code": lambda path, tmp: torch.save({"w": Evil(tmp / "ran")}, path),
+    "code in the old format": lambda path, tmp: torch.save(
+        {"w": Evil(tmp / "ran")}, path, _use_new_zipfile_serialization=False
+    ),
+    "a whole module": lambda path, tmp: torch.save(torch.nn.Linear(2, 2), path),
+    "a checkpoint": lambda path, tmp: torch.save({"epoch": 3, "state": {"w": torch.zeros(2)}}, path),
+    "nothing": lambda path, tmp: torch.save({}, path),
+    "no bytes": lambda path, tmp: path.write_bytes(b""),
+    "noise": lambda path, tmp: path.write_bytes(np.random.default_rng(0).bytes(5_000)),
+    "a long header": lambda path, tmp: path.write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+    "a bomb": lambda path, tmp: forge({"w": torch.zeros(2)}, path, lambda name, _: b"0" * 3_000_000),
+    "fewer numbers than it says": lambda path, tmp: forge(
+        {"w": torch.zeros(1_000)},
+        path,
+        lambda name, content: content[:8] if name.endswith("data/0") else content,
+    ),
+    "a pickle cut short": lambda path, tmp: forge(
+        {"w": torch.zeros(9)}, path, lambda name, content: content[:20] if name.endswith(".pkl") else content
+    ),
+    "sparse": lambda path, tmp: torch.save({"w": torch.eye(3).to_sparse()}, path),
+    "a folder": lambda path, tmp: path.mkdir(),
+    "a pipe": lambda path, tmp: os.mkfifo(path),
+    "too large": lambda path, tmp: safetensors.torch.save_file({"w": torch.zeros(600_000)}, path),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_weights_of_somebody_else_run_no_code_and_take_no_more_room_than_they_have(
+    tmp_path, monkeypatch, kind
+):
+    monkeypatch.setattr(weights, "MOST", 2_000_000)
+    WEIGHTS[kind](tmp_path / "net.pt", tmp_path)
+    with pytest.raises(DataError, match=r"^weights .*net\.pt' cannot be (read|used): .*(;|\.)"):
+        weights.read(tmp_path / "net.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tensor_that_is_stretched_over_nothing_is_refused_before_it_is_looked_at(tmp_path):
+    torch.save({"weight": torch.zeros(1).expand(10**12), "bias": torch.zeros(2)}, tmp_path / "net.pt")
+    with pytest.raises(PlanError, match="weight is 1000000000000 in the file and 2 x 2 in the model"):
+        weights.fill(torch.nn.Linear(2, 2), weights.read(tmp_path / "net.pt"), "net.pt", synthetic(10))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
 from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
+from leakscope.attacks.span_membership import SpanDistance
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Knowledge, Transcript
@@ -25,6 +26,7 @@ CLASSES, WIDTH = 4, 30
 ATTACKS = [
     Cosine(), Cosine(layer="all"), Cosine(start=None), Cosine(label="max"), Cosine(label="predicted"), Cosine(label="sum"),
     GradientDiff(scale=0.01), Whitened(), Whitened(label="predicted"), Whitened(label="sum"),
+    SpanDistance(steps=1), SpanDistance(layer="2", steps=1),
 ]  # fmt: skip
 
 
@@ -85,7 +87,7 @@ def test_an_update_that_says_nothing_gives_nothing_away(attack, tmp_path):
     assert found.low <= 0.5 <= found.high
 
 
-@pytest.mark.parametrize("attack", ATTACKS[:5] + ATTACKS[6:9], ids=repr)
+@pytest.mark.parametrize("attack", ATTACKS[:5] + ATTACKS[6:9] + ATTACKS[10:11], ids=repr)
 def test_an_update_of_two_records_gives_both_away(attack, tmp_path):
     members = records(2, 0)
     if getattr(attack, "label", "") == "predicted":  # which finds whom the model gets right

@@ -100,7 +100,10 @@ def test_all_words_are_inside_the_picture(name):
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_has_a_name_and_each_mark_words_and_the_focus_and_it_is_always_the_same(name):
     svg = PICTURES[name]()
-    assert re.match(r'<svg class="chart" viewBox="[^"]*" role="img"><title>t</title><desc>[^<]+</desc>', svg)
+    assert re.match(
+        r'<svg class="chart" viewBox="[^"]*" role="img" data-figure="\w+"><title>t</title><desc>[^<]+</desc>',
+        svg,
+    )
     groups = re.findall(r"<g.*?</g>", svg, re.S)
     assert len(groups) >= 1
     for group in groups:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
     from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
     from leakscope.attacks.representations import Decensored, Fisher, Network
+    from leakscope.attacks.row_space import RowSpace
+    from leakscope.attacks.span_membership import SpanDistance
     from leakscope.attacks.strongest import Strongest
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
         Reconstruction,
         UserInference,
     )
-    from leakscope.games.channels import GradientChannel, Plain, Silent, Through, UpdateChannel
+    from leakscope.games.channels import GradientChannel, Plain, Silent, Summed, Through, UpdateChannel
     from leakscope.games.referee import play
     from leakscope.games.representations import RepresentationChannel
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr
     from leakscope.measures.mutual import layer_information
     from leakscope.measures.orthogonality import orthogonality, update_cosines
+    from leakscope.measures.records import certified_records, exact_records, false_certificates, right_cells
     from leakscope.measures.sensitivity import sensitivity
     from leakscope.measures.subspace import Distance, TwoSample, subspace_distance, two_sample
     from leakscope.measures.success import (
@@ -217,13 +220,16 @@ __all__ = [
     "Release",
     "RepresentationChannel",
     "ResNet18",
+    "RowSpace",
     "SVTPrivacy",
     "SigmoidNet",
     "Sign",
     "Silent",
     "Sketch",
     "SmallAlexNet",
+    "SpanDistance",
     "Strongest",
+    "Summed",
     "TableEncoder",
     "TextClf",
     "Through",
@@ -244,11 +250,14 @@ __all__ = [
     "audit",
     "audit_recording",
     "auroc",
+    "certified_records",
     "compare",
     "conformal",
     "discoveries",
     "epsilon_lower_bound",
+    "exact_records",
     "failures",
+    "false_certificates",
     "fidelity",
     "from_csv",
     "from_npz",
@@ -266,6 +275,7 @@ __all__ = [
     "play",
     "plr_at_fpr",
     "recovered",
+    "right_cells",
     "roc",
     "seeded",
     "sensitivity",

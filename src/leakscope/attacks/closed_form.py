@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from leakscope.attacks.spans import inputs_at
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Layers, Loss, Params, View, only
 from leakscope.games import Reconstruction
-from leakscope.games.channels import GradientChannel, Through, UpdateChannel
+from leakscope.games.channels import GradientChannel, Summed, Through, UpdateChannel
+from leakscope.gradients.joint import draws
 from leakscope.models import layers_of
 
 PUBLIC = 1_000  # records that a mean probability is taken of: more change nothing
@@ -53,8 +55,10 @@ class SeenLayer:
         *,
         layers: tuple[str, ...] | None = None,
         dtype: torch.dtype | None = None,
+        updates: bool = False,
     ) -> SeenLayer:
-        """What there is to see, narrowed to some ``layers`` if they are named; ``dtype`` None: as it is."""
+        """What there is to see, narrowed to some ``layers`` if they are named; ``dtype`` None: as it is.
+        ``updates``: what local training moved is as welcome as gradients."""
         game, channel = knowledge.game, knowledge.channel
         if not isinstance(game, Reconstruction):
             raise ArgumentError(
@@ -62,16 +66,23 @@ class SeenLayer:
             )
         released = [(release.params, release.layers) for release in view.releases]
         trials = len(next(iter(released[0][1].values())))
-        while isinstance(channel, Through):
+        while isinstance(channel, Through | Summed):
             channel = channel.channel
-        if not isinstance(channel, GradientChannel) or isinstance(channel, UpdateChannel):
+        if not isinstance(channel, GradientChannel) or (isinstance(channel, UpdateChannel) and not updates):
             if any(params for params, _ in released):
                 raise ArgumentError(
                     f"reconstructions need a channel of gradients and its model, got "
                     f"{type(channel).__name__}; believe in a GradientChannel."
                 )
             return SeenLayer(nn.Identity(), nn.functional.cross_entropy, (), game, trials)
-        model, loss = channel.model, channel.defense.loss(channel.loss)
+        if game.batch == 1:
+            channel = channel.of_single_records(game.data)
+        elif draws(channel.model, dict(channel.rounds[0]), game.data.x):
+            raise ArgumentError(
+                "reconstructions need a model that draws nothing at random, and this one does, as dropout "
+                "does; use evaluation mode (model.eval(), --mode eval)."
+            )
+        model, loss = channel.model, channel.trained_with
         names = _named(model, layers)
         buffers = {name: _cast(buffer, dtype) for name, buffer in model.named_buffers()}
         rounds = tuple(
@@ -202,25 +213,25 @@ class FirstLayer:
 
 
 def _first(seen: SeenLayer) -> tuple[Tensor, Tensor]:
-    """The gradients of the first layer's weight (t, out, in) and bias (t, out), if it takes records as they
-    are, which one forward pass shows."""
+    """The gradients of the first layer's weight (t, out, in) and bias (t, out)."""
+    layer, released = first_linear(seen, "FirstLayer", ("weight", "bias")), seen.rounds[0][1]
+    return released[f"{layer}.weight"], released[f"{layer}.bias"]
+
+
+def first_linear(seen: SeenLayer, who: str, needed: tuple[str, ...]) -> str:
+    """The first layer's name, if it takes records as they are, which one forward pass shows, and its
+    ``needed`` parameters are released."""
     layer = next(iter(layers_of(seen.model)))
-    part, released = seen.model.get_submodule(layer), seen.rounds[0][1]
-    inputs: list[Tensor] = []
-    hook = part.register_forward_pre_hook(lambda _, taken: inputs.append(taken[0]))
-    try:
-        seen.logits(seen.game.mean[None])
-    finally:
-        hook.remove()
-    names = [f"{layer}.{name}" for name in ("weight", "bias")]
-    linear = isinstance(part, nn.Linear) and all(name in released for name in names)
-    if not linear or not torch.equal(inputs[0].flatten(), seen.game.mean.flatten()):
+    part = seen.model.get_submodule(layer)
+    linear = isinstance(part, nn.Linear) and all(f"{layer}.{name}" in seen.rounds[0][1] for name in needed)
+    taken = inputs_at(seen.model, seen.rounds[0][0], layer, seen.game.mean[None]).flatten()
+    if not linear or not torch.equal(taken, seen.game.mean.flatten().to(taken.dtype)):
+        has = "is linear, has a bias," if "bias" in needed else "is linear,"
         raise ArgumentError(
-            f"FirstLayer needs a model whose first layer is linear, has a bias, takes the record as it is "
-            f"and is released, got {layer!r}, {part}; use DeepLeakage or InvertingGradients."
+            f"{who} needs a model whose first layer {has} takes the record as it is and is released, got "
+            f"{layer!r}, {part}; use DeepLeakage or InvertingGradients."
         )
-    weight, bias = (released[name] for name in names)
-    return weight, bias
+    return layer
 
 
 def _quotients(weight: Tensor, bias: Tensor, game: Reconstruction) -> Tensor:

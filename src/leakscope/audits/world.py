@@ -6,19 +6,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
 from leakscope.core.dataset import Dataset
+from leakscope.core.errors import PlanError
 from leakscope.core.fingerprints import keyed
 from leakscope.core.nouns import Defense, Estimate, Params
 from leakscope.core.rng import seeded
-from leakscope.core.tables import architecture, construct
+from leakscope.core.tables import construct
 from leakscope.games import UserInference
+from leakscope.gradients.joint import draws, mixes
 from leakscope.measures.utility import accuracy, linear, majority, task_auroc
-from leakscope.models import build, parameters
+from leakscope.models import build, parameters, weights
 from leakscope.results.kind import World
 from leakscope.results.result import Net, RecordsUsed
 from leakscope.results.scores import Worth
 from leakscope.training import fit, logits
+from leakscope.training.step import changes, parts, refuse_clipping, state
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +60,7 @@ def describe(records: Dataset, *, digest: str | None = None) -> RecordsUsed:
         inputs=records.x[0].numel(),
         classes=records.classes,
         digest=keyed(records.digest) if digest is None else digest,
+        fates=records.fates,
     )
 
 
@@ -93,9 +99,31 @@ def defend(world: World) -> Defense:
 
 
 def build_model(world: World, train: Dataset, defense: Defense | None = None) -> nn.Module:
-    """The cell's model for these records, before it is trained."""
-    built = architecture(world.cell.model, trusted=world.trusted)
-    return build(built, train, seeded(world.seed, "model"), defense=defense or Defense())
+    """The cell's model for these records before it is trained here, with the weights that it came with and in
+    the mode in which it is trained."""
+    defense = defense or Defense()
+    if world.cell.weights is not None:
+        _refuse_layers(defense)
+    cell = world.cell
+    starting = weights.starting(cell.model, cell.weights, world.net, trusted=world.trusted)
+
+    def built(data: Dataset) -> nn.Module:
+        model: nn.Module = starting(data)
+        return model.train(cell.training.mode == "train")
+
+    model = build(built, train, seeded(world.seed, "model"), defense=defense)
+    refuse_clipping(defense, model)
+    return model
+
+
+def _refuse_layers(defense: Defense) -> None:
+    """Refuse a defense that adds layers to a model that is already trained: they would not be."""
+    for part in parts(defense):
+        if changes(part, "model"):
+            raise PlanError(
+                f"{part!r} adds layers to the model, which the weights it came with do not have; leave the "
+                f"defense out, or train the model with it."
+            )
 
 
 def train_victim(world: World, train: Dataset, defense: Defense) -> Victim:
@@ -125,8 +153,33 @@ def measure_worth(victim: Victim, test: Dataset, train: Dataset | None = None) -
     )
 
 
-def describe_model(world: World, model: nn.Module) -> Net:
-    return Net(name=str(world.cell.model["name"]), parameters=count_parameters(model))
+def describe_model(
+    world: World, model: nn.Module, data: Dataset | None = None, *, test: Dataset | None = None
+) -> Net:
+    """The model in words for the page. What it does with batches is asked of it on ``data``; what it was
+    worth with weights of its own, before any training here, on ``test`` records."""
+    given, params, every = world.cell.weights is not None, parameters(model), list(model.modules())
+    drawn = data is not None and draws(model, params, data.x)
+    normed = any(
+        isinstance(part, _BatchNorm) and (part.training or part.running_mean is None) for part in every
+    )
+    joined = data is not None and (normed or (not drawn and mixes(model, params, data.x, data.y)))
+    net = Net(
+        name=str(world.cell.model["name"]) if world.net is None else type(world.net).__name__,
+        parameters=count_parameters(model),
+        given=given,
+        joins=joined,
+        draws=drawn,
+        statistics=any(
+            isinstance(part, _NormBase) and part.training and part.running_mean is not None for part in every
+        ),
+        still=world.cell.training.mode == "eval"
+        and any(isinstance(part, _NormBase | _DropoutNd) for part in every),
+    )
+    if not given or test is None:
+        return net
+    start = accuracy(logits(model, state(model), test), test.y)
+    return net.model_copy(update={"start": start.value, "idle": start.low <= majority(test.y)})
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -63,6 +63,8 @@ def print_json(document: Any) -> None:
 def tell(report: Report) -> None:
     """What was found, the worst first, where the page is, and what is easily overlooked; cells that failed
     are an error."""
+    for table in report.tables:
+        print_table([f"Column of {table.name}", "became", "inputs", "why"], [list(row) for row in table.rows])
     print_lines(report.lines)
     if report.folder:
         print_lines([f"Report: {report.folder / 'report.html'}"])

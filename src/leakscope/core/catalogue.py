@@ -43,6 +43,7 @@ L2              attack    audits.mechanism.canary    The paper's statistic: the 
 Cosine          attack    attacks.alignment          The cosine between a record's gradient and the update, its mean over rounds.
 GradientDiff    attack    attacks.alignment          How much nearer the update is to a record's gradient than to nothing.
 Whitened        attack    attacks.alignment          The cosine's matched filter: update and gradient whitened by the non-members' gradients.
+SpanDistance    attack    attacks.span_membership    How near a record's input of a linear layer lies to the row space of the layer's upload.
 FedLoss         attack    attacks.losses             Minus the loss under the global models, its mean over the observed rounds.
 Loss            attack    attacks.losses             Minus the loss under the last global model.
 ModifiedEntropy attack    attacks.losses             Minus the entropy that also counts against a confident mistake.
@@ -51,6 +52,7 @@ Zari            attack    attacks.losses             A network on the probabilit
 DeepLeakage     attack    attacks.reconstruction     Records whose gradients have the least squared distance to the released ones, by L-BFGS (DLG).
 InvertingGradients attack    attacks.reconstruction     Records whose gradients point where the released ones do, smooth ones first, by Adam.
 FirstLayer      attack    attacks.closed_form        The records that a first linear layer with a bias gives away in closed form.
+RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
 Strongest       attack    attacks.strongest          The best of several attacks, chosen on records that none of them learned from.
@@ -130,6 +132,7 @@ UpdateChannel   channel   games.channels             Each observed round release
 RecordedChannel channel   training.recording         Each observed round releases what a recording holds of it, one trial for each client.
 RepresentationChannel channel   games.representations      Releases the encoder's representation of each record, or the mean or largest of a batch's.
 Through         channel   games.channels             The same channel seen through some of its layers only.
+Summed          channel   games.channels             The mean of what ``clients`` release, all that a server sees of them under secure aggregation
 Silent          channel   games.channels             Releases nothing: through it no attack may find anything.
 Plain           channel   games.channels             Releases the secret's code, bit by bit: through it every attack must find everything.
 success_rate    measure   measures.success           How often the likeliest secret was the right one (ASR).
@@ -154,14 +157,18 @@ layer_information measure   measures.mutual            I(X; G_l) or I(Y; G_l) fo
 fidelity        measure   measures.fidelity          The mean over trials of how like its originals a reconstruction is
 recovered       measure   measures.fidelity          The share of images whose SSIM is at least ``least``
 failures        measure   measures.fidelity          The share of trials in which the attack gave up
+exact_records   measure   measures.records           The share of records that came back exactly.
+certified_records measure   measures.records           The share of records that came back exactly and that the attack had certified.
+false_certificates measure   measures.records           How many records in a batch the attack certified that are not there
+right_cells     measure   measures.records           Column by column, and of all under "all": the share of cells that are right
 epsilon_lower_bound measure   measures.epsilon           The epsilon that the trials certify.
 accuracy        measure   measures.utility           Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility           AUROC of the task, macro one-vs-rest over the labels that occur.
 load            data      data                       The dataset called ``name``.
-from_csv        data      data                       A CSV (or .csv.gz) with a header.
+from_csv        data      data                       A table with a header: csv of any kind, Parquet, Feather, Excel, or a DataFrame.
 from_npz        data      data                       Arrays of an npz file by name; nothing in it is unpickled.
 Batch           noun      core.dataset               Batches drawn from ``data``.
-Column          noun      core.dataset               One column of a table and the positions ``start:stop`` it takes in ``x``.
+Column          noun      core.columns               One column of a table and the positions ``start:stop`` it takes in ``x``.
 Dataset         noun      core.dataset               Records, the task's label, and what is private about each.
 Estimate        noun      core.nouns                 A number that is never without its interval.
 Encoder         noun      guards.encoder             From records to the representations that are shared in their place.

@@ -9,29 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.columns import FEW as FEW
+from leakscope.core.columns import Column as Column
+from leakscope.core.columns import Fate, arrange, learn
+from leakscope.core.errors import DataError
 
 TRAIN, PUBLIC = 5_000, 1_000  # paper 000, section 5.1.4
 SHADOW_SHARE = 0.4  # of the rarest secret value that may become public by default
 TRAIN_SHARE = 0.7  # of what is not public that becomes private by default
-FEW = 5  # a value of fewer records, or a count below this, may point at a person: no result tells it
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column of a table and the positions ``start:stop`` it takes in ``x``."""
-
-    name: str
-    start: int
-    stop: int
-    values: tuple[str, ...] = ()  # the categories, or a text's vocabulary; empty for a number
-    standardised: bool = True  # False for what stays as it is: dummies, words, numbers scaled before
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start < self.stop:
-            raise ArgumentError(
-                f"Column {self.name!r} must take at least one position, got {self.start}:{self.stop}."
-            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +27,7 @@ class Dataset:
     ``private`` column -> (n,) integer codes. ``columns`` says where a table's columns stand in ``x``
     and names the words of texts (empty for images and features); ``values`` names the codes of the
     label and of the private columns, for people to read. ``scaling`` tells records that were standardised
-    by others apart.
+    by others apart. ``fates`` says what became of every column of the table that the records come from.
     """
 
     x: Tensor
@@ -52,7 +37,9 @@ class Dataset:
     columns: tuple[Column, ...] = ()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     label: str = "label"
+    raw: bool = False  # never standardised: whoever prepared the records has scaled them
     scaling: str = ""  # the fingerprint of what the records were standardised by, if they were
+    fates: tuple[Fate, ...] = ()
 
     def __post_init__(self) -> None:
         for name, column in {self.label: self.y, **self.private}.items():
@@ -68,9 +55,8 @@ class Dataset:
         shape = " x ".join(str(size) for size in self.x.shape[1:])
         task = f"{self.label}, {self.classes} classes"
         secrets = ", ".join(self.private) or "none"
-        return (
-            f"{self.name}: {len(self):,} records of {shape} inputs\ntask: {task}\nprivate columns: {secrets}"
-        )
+        head = f"{self.name}: {len(self):,} records of {shape} inputs"
+        return "\n".join([head, f"task: {task}", f"private columns: {secrets}", *list_fates(self.fates)])
 
     @property
     def digest(self) -> str:
@@ -160,9 +146,22 @@ class Dataset:
                 start += width
         return replace(self, x=self.x[:, kept], columns=tuple(columns))
 
+    def completed(self, by: Dataset) -> Dataset:
+        """These records with the medians and the frequent codes of others, where they need any."""
+        if all(column.learned for column in self.columns):
+            return self
+        columns = learn(by.columns, by.x)
+        widths = {column.name: column.stop - column.start for column in columns}
+        fates = tuple(replace(fate, inputs=widths.get(fate.column, fate.inputs)) for fate in self.fates)
+        return replace(self, x=arrange(self.x, self.columns, columns), columns=columns, fates=fates)
+
     def standardised(self, by: Dataset) -> Dataset:
         """These records scaled by the mean and standard deviation of others, dummies and words left alone."""
         if not self.x.is_floating_point():  # the numbers of words have no scale
+            return self
+        if not all(column.learned for column in self.columns):
+            return self.completed(by).standardised(by.completed(by))
+        if self.raw:
             return self
         shift, scale = statistics(by)
         numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
@@ -199,6 +198,7 @@ class Dataset:
                     public=f"the {role} split has a single value of label {self.label!r}; give more records "
                     f"or another label.",
                 )
+        parts = [part.completed(parts[0]) for part in parts]
         if standardise:
             parts = [part.standardised(parts[0]) for part in parts]
         return parts[0], parts[1], parts[2]
@@ -217,6 +217,12 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"{len(self):,} batches of {self.rows.shape[-1]} records of {self.data.name}"
+
+
+def list_fates(fates: Sequence[Fate]) -> list[str]:
+    """A line for every column: what became of it, and why."""
+    width = max((len(fate.column) for fate in fates), default=0)
+    return [f"  {fate.column:<{width}}  {fate.kind:<9}  {fate.inputs:>4}  {fate.reason}" for fate in fates]
 
 
 def joined(parts: Sequence[Dataset]) -> Dataset:
@@ -294,6 +300,8 @@ def statistics(train: Dataset) -> tuple[Tensor, Tensor]:
     scaled = torch.ones(x.shape[1], dtype=torch.bool)
     for column in train.columns:
         scaled[column.start : column.stop] = column.standardised
+        if column.fill is not None:
+            scaled[column.stop - 1] = False  # the mark of a missing number
     scaled = scaled.view(mean.shape)
     mean = torch.where(scaled, mean, 0.0)
     std = torch.where(scaled & (std > 1e-12), std, 1.0)

@@ -15,7 +15,7 @@ what is stored, or shown to others, is its ``public`` sentence.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 LONGEST = 3_000  # characters of a message: what it quotes may be as long as a file
@@ -76,6 +76,15 @@ class MissingExtra(LeakscopeError):
     """An optional dependency is not installed."""
 
     unquoted = ""
+
+
+def refuse_all(reasons: Sequence[str], subject: str) -> None:
+    """Raise `DataError` if there are reasons: one as it is, several numbered, so that all can be put right at
+    once."""
+    if reasons:
+        listed = " ".join(f"({i}) {reason}" for i, reason in enumerate(reasons, start=1))
+        several = f"{subject} cannot be used as it is, for {len(reasons)} reasons: {listed}"
+        raise DataError(reasons[0] if len(reasons) == 1 else several)
 
 
 def require(holds: bool, argument: str, rule: str, value: object, *, way_out: str = "") -> None:

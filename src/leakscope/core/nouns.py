@@ -29,6 +29,7 @@ Objective = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, torch.Generato
 Guess = Callable[["View"], Tensor]  # log evidence (rounds, t, m), scores (t,), or reconstructions
 SCALES = (1e-3, 1.0)  # of calibrated evidence: its order is kept, and it is never trusted more than it says
 RIDGE = 1e-2  # towards trusting it as it is
+NOT_FOUND, PLAUSIBLE, CERTIFIED = 0, 1, 2  # what an attack says of a record that it gives
 DEEPEST = -1e4  # nats of evidence against a value beside the likeliest; what is ruled out must have a number
 
 
@@ -133,7 +134,8 @@ class Transcript:
     ``heard`` is the log evidence that the guesses rest on, ``belief`` (m,) the prior the adversary used,
     ``rehearsed`` what it said where it knew the secrets; ``blind`` (t, m) what it says from its side
     knowledge alone, where it has any. ``null`` (c,) are the scores of held-out trials in which nothing was
-    to be found, from which a threshold can be set.
+    to be found, from which a threshold can be set. ``status`` (t, k) is what the attack says of each record
+    that it gives: not found, plausible, or certified.
     """
 
     secrets: Tensor
@@ -144,6 +146,7 @@ class Transcript:
     rehearsed: Rehearsed | None = None
     blind: Tensor | None = None
     null: Tensor | None = None
+    status: Tensor | None = None
 
     def __repr__(self) -> str:
         rounds = "no rounds kept" if self.rounds is None else f"{len(self.rounds)} rounds"
@@ -271,6 +274,15 @@ class Crossfitted(Attack, Protocol):
     def crossfit(
         self, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Callable[[View], Heard], Rehearsed]: ...
+
+
+@runtime_checkable
+class Certifying(Attack, Protocol):
+    """An attack that says of every record that it gives whether it found it, and whether it has proven it."""
+
+    def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
+        """Records (t, k, *shape) and the status (t, k) of each."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@ dotted, from a module that the user trusts by name on the command line."""
 
 from __future__ import annotations
 
+import copy
 import difflib
 import inspect
 import types
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from leakscope.core.dataset import Dataset
 
 Table = dict[str, Any]
+COLUMNS = 60  # that a refusal lists
 
 
 def construct(table: Mapping[str, Any], role: str, *, trusted: Iterable[str] = (), **given: Any) -> Any:
@@ -61,14 +63,29 @@ def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Ca
         with Foreign(f"model {table['name']!r} cannot be built"):
             made = target(**{key: value for key, value in known.items() if key in wanted}, **arguments)
             made = made if hasattr(made, "parameters") or not callable(made) else made(data)
-        shape = tuple(data.x.shape[1:])
-        way_out = "build it from data, or from inputs and classes"
-        with Foreign(f"model {table['name']!r} cannot take records of shape {shape} ({way_out})"):
-            out = made(data.x[:2])
-        _usable(str(table["name"]), made, out, data.classes)
-        return made
+        return try_model(str(table["name"]), made, data)
 
     return build
+
+
+def try_model(name: str, made: Any, data: Dataset) -> Any:
+    """A model of the user's own, if it takes these records and gives what a task needs. It is tried as a copy
+    in evaluation mode, so that no running statistics move."""
+    shape = tuple(data.x.shape[1:])
+    way_out = f"build it from data, or from inputs and classes; {describe_inputs(data)}"
+    with Foreign(f"model {name!r} cannot take records of shape {shape} ({way_out})"):
+        out = (copy.deepcopy(made).eval() if isinstance(made, nn.Module) else made)(data.x[:2])
+    _usable(name, made, out, data.classes)
+    return made
+
+
+def describe_inputs(data: Dataset) -> str:
+    """What a model is given of these records, column by column."""
+    widths = [(column.name, column.stop - column.start) for column in data.columns]
+    named = [f"{name} ({width})" if width > 1 else name for name, width in widths[:COLUMNS]]
+    more = f" and {len(widths) - COLUMNS} more columns" if len(widths) > COLUMNS else ""
+    columns = f", in this order: {', '.join(named)}{more}" if named else ""
+    return f"{data.name} has {data.x[0].numel():,} inputs{columns}"
 
 
 def _usable(name: str, made: Any, out: Any, classes: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -59,8 +60,10 @@ def load(name: str, *, path: str | Path | None = None, **options: object) -> Dat
 def tabled(table: Mapping[str, Any]) -> Dataset:
     """The records a plan's ``data`` table names: a known name, ``csv`` or ``npz`` with a path; the
     columns in ``without`` are taken out of the inputs. ``by`` names the column whose values are split
-    in place of records, such as a patient's number; ``train`` and ``public`` then count people."""
-    options = {key: value for key, value in table.items() if key not in ("name", "without", "by", "sha256")}
+    in place of records, such as a patient's number; ``train`` and ``public`` then count people. ``raw``
+    records are not standardised."""
+    apart = ("name", "without", "by", "sha256", "raw")
+    options = {key: value for key, value in table.items() if key not in apart}
     name = table["name"]
     if "sha256" in table and not same(str(table["sha256"]), sha256(table.get("path", ""))):
         raise DataError(
@@ -69,4 +72,5 @@ def tabled(table: Mapping[str, Any]) -> Dataset:
         )
     own: dict[str, Callable[..., Dataset]] = {"csv": from_csv, "npz": from_npz}
     records = own[name](**options) if name in own else load(name, **options)
+    records = replace(records, raw=True) if table.get("raw") else records
     return records.without(*table["without"]) if table.get("without") else records

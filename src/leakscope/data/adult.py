@@ -12,8 +12,9 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError
+from leakscope.data.cells import Cells
 from leakscope.data.files import folder_of
-from leakscope.data.table import Cells, dataset
+from leakscope.data.table import dataset
 from leakscope.data.tabular import from_csv, text_table
 
 LABEL = "income"
@@ -37,8 +38,10 @@ RANGE = ("age", "hours-per-week", "education-num")  # as (x - least) / most
 def adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
     """All 48,842 rows, "?" being a category; 108 inputs one-hot (6 numbers, 102 dummies), else 14."""
     with resources.as_file(resources.files("leakscope.data") / "adult.csv.gz") as shipped:
-        table = from_csv(path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split")
-    return replace(table, name="adult")
+        table = from_csv(
+            path or shipped, label=LABEL, secrets=SECRETS, encoding=encoding, drop="split", keep="*"
+        )
+    return replace(table, name="adult", fates=())
 
 
 def uci_adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Dataset:
@@ -52,7 +55,8 @@ def uci_adult(*, path: str | Path | None = None, encoding: str = "onehot") -> Da
     cells = [Cells(name, roles.get(name, "column")) for name in COLUMNS]
     for column in cells:
         column.add(rows[column.name].to_numpy(dtype=object))
-    return dataset(cells, "adult", label=LABEL, secrets=SECRETS, encoding=encoding)
+    table = dataset(cells, "adult", label=LABEL, secrets=SECRETS, encoding=encoding, keep=("*",))
+    return replace(table, fates=())
 
 
 def census42(*, path: str | Path | None = None) -> Dataset:

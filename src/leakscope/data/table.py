@@ -1,198 +1,207 @@
-"""From columns of text to a Dataset: what is a number, what is a category, and what is refused."""
+"""From columns of text to a Dataset: what each becomes, which rows stay, and what is refused."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import Tensor
 
-from leakscope.core.dataset import Column, Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.columns import OTHER, Column, Fate
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, refuse_all, require
+from leakscope.data.cells import EMPTY, Cells
+from leakscope.data.fates import CODES, LEFT_OUT, decide, possible, say_few
 from leakscope.data.files import Array, marked_by
 
-CATEGORIES = 200  # a text column with more values is a name, a date or a note
-LABELS = 100  # the most classes a task may have
-LEVELS = 10  # a number with more values than this is not a secret one guesses, but one to bin
-EMPTY = "?"  # the category of empty cells
-_BLANK = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})  # among numbers these are no value
+FREQUENT = 30  # codes of one column that have an input of their own
+RARE = 20  # records of a label's or a secret's value, below which it is rare
+RARE_SHARE = 0.05  # of the records that rare values have at most, all together; else they are the rule
+ROLES = {
+    "label": "what the model learns",
+    "secret": "what the adversary is after",
+    "user": "whose record it is; no input",
+    "person": "whose record it is: the records of one person stay together; no input",
+}
 
 
-@dataclass
-class Cells:
-    """One column as it is read: numbers while every cell is one, codes while the values are few."""
+@dataclass(frozen=True, eq=False)
+class Marks:
+    """The codes of a label, a secret or a person, and what was done to them."""
 
-    name: str
-    role: str = "column"  # or "label", "secret", "user"
-    known: dict[str, int] = field(default_factory=dict)  # value -> code, in order of appearance
-    blank: int = 0  # cells that are no number and stand for none
-    _codes: list[Array] | None = field(default_factory=list)
-    _numbers: list[Array] | None = field(default_factory=list)
-
-    @property
-    def most(self) -> float:
-        return math.inf if self.role == "user" else CATEGORIES
-
-    def add(self, text: Array) -> None:
-        codes, kinds = pd.factorize(text)
-        self._add_codes(codes, kinds)
-        if self._numbers is not None:
-            self._add_numbers(codes, kinds)
-        if self._codes is None and self._numbers is None:
-            way = "list it in drop" if self.role == "column" else "merge rare values"
-            raise DataError(
-                f"{self.role} {self.name!r} must have at most {CATEGORIES} values if it is not all numbers, "
-                f"and it has more (one is {self._word(kinds)!r}); {way}, or correct what is no number."
-            )
-
-    def _add_codes(self, codes: Array, kinds: Array) -> None:
-        if self._codes is None:
-            return
-        table = [self.known.setdefault(kind, len(self.known)) for kind in kinds]
-        self._codes.append(np.asarray(table, dtype=np.int32)[codes])
-        if len(self.known) > self.most:
-            self._codes = None
-            self.known.clear()
-
-    def _add_numbers(self, codes: Array, kinds: Array) -> None:
-        assert self._numbers is not None
-        blank = np.asarray([kind.strip().lower() in _BLANK for kind in kinds], dtype=bool)
-        parsed = _parsed(kinds)
-        if (np.isnan(parsed) & ~blank).any():
-            self._numbers = None
-            return
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf, and is refused
-            self._numbers.append(parsed.astype(np.float32)[codes])
-        self.blank += int(blank[codes].sum())
-
-    def _word(self, kinds: Array) -> str:
-        words = [kind for kind, number in zip(kinds, _parsed(kinds), strict=True) if math.isnan(number)]
-        return str(words[0])[:40] if words else str(kinds[0])[:40]
-
-    @property
-    def numeric(self) -> bool:
-        """Whether every cell that is filled is a number, and one at least is."""
-        return self._numbers is not None and self.blank < sum(map(len, self._numbers))
-
-    @property
-    def width(self) -> int:
-        """The positions it takes in x when it is one-hot encoded."""
-        return 1 if self.numeric else len(self.known)
-
-    @property
-    def empty(self) -> int:
-        code = self.known.get("", -1)
-        return self.blank if self.numeric else sum(int((part == code).sum()) for part in self._codes or [])
-
-    def numbers(self) -> Array:
-        """The column as float32, or the refusal of what is not finite."""
-        numbers = np.concatenate(self._numbers or [])
-        infinite = int((~np.isfinite(numbers)).sum()) - self.blank
-        for count, kind in ((self.blank, "empty (or NaN)"), (infinite, "infinite")):
-            if count:
-                raise DataError(
-                    f"column {self.name!r} of numbers must be finite, and {count} of {len(numbers)} rows are "
-                    f"{kind}; fill or remove them, or list the column in drop."
-                )
-        return numbers
-
-    def categories(self) -> tuple[Tensor, tuple[str, ...]]:
-        """Codes and names: numbers in their order, words alphabetically, empty cells as "?"."""
-        codes = np.concatenate(self._codes or [])
-        if self.numeric:
-            numbers = _parsed(np.asarray(list(self.known), dtype=object))
-            names = [EMPTY if math.isnan(number) else _tidy(number) for number in numbers.tolist()]
-            order = [_tidy(number) for number in np.unique(numbers[~np.isnan(numbers)]).tolist()]
-            order += [EMPTY] * (EMPTY in names)
-        else:
-            names = [kind or EMPTY for kind in self.known]
-            order = sorted(set(names))
-        place = {name: i for i, name in enumerate(order)}
-        table = np.asarray([place[name] for name in names], dtype=np.int64)
-        return torch.from_numpy(table[codes]), tuple(order)
-
-    def levels(self) -> tuple[Tensor, tuple[str, ...]]:
-        """The codes of a label, a secret or a user: more than one value, and for guessing, few."""
-        codes, names = self.categories() if self._codes is not None else (torch.zeros(0), ())
-        most = {"label": LABELS, "user": math.inf}.get(self.role, CATEGORIES)
-        if self.numeric and self.role != "user" and not (self.role == "label" and _whole(names)):
-            most = LEVELS
-        if self._codes is None or len(names) - (EMPTY in names) > most:
-            found = len(names) or f"more than {CATEGORIES}"
-            rule = f"at most {most} values" + (" as it holds numbers" if most == LEVELS else "")
-            way = "bin its numbers first" if self.numeric else "merge rare ones"
-            raise DataError(f"{self.role} {self.name!r} must have {rule}, and it has {found}; {way}.")
-        if len(names) < 2:
-            raise DataError(
-                f"{self.role} {self.name!r} must have at least 2 values, and every row has {names[0]!r}; "
-                f"choose another column."
-            )
-        if self.empty and self.role != "secret":
-            raise DataError(
-                f"{self.role} {self.name!r} must be known for every row, and {self.empty} rows are empty; "
-                f"remove or fill them."
-            )
-        if self.numeric and {"inf", "-inf"} & set(names):
-            raise DataError(
-                f"{self.role} {self.name!r} must be finite, and it holds infinite numbers; remove them."
-            )
-        return codes, names
-
-
-def _whole(names: Sequence[str]) -> bool:
-    return all(name.lstrip("-").isdigit() for name in names)
-
-
-def _parsed(kinds: Array) -> Array:
-    parsed: Array = pd.to_numeric(pd.Series(kinds, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
-    return parsed
-
-
-def _tidy(number: float) -> str:
-    return str(int(number)) if number.is_integer() else repr(number)
+    codes: Tensor
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def dataset(
-    cells: Sequence[Cells], name: str, *, label: str, secrets: Sequence[str], encoding: str = "onehot"
+    cells: Sequence[Cells],
+    name: str,
+    *,
+    label: str,
+    secrets: Sequence[str],
+    encoding: str = "onehot",
+    keep: Collection[str] = (),
+    frequent: int = FREQUENT,
+    where: str = "",
 ) -> Dataset:
-    """The table: secrets stay inside ``x``, the label and a user do not."""
+    """The table: secrets stay inside ``x``, the label and people do not. ``where``: what errors call it."""
     require(encoding in ("onehot", "label"), "encoding", "'onehot' or 'label'", encoding)
-    marked = {column.name: column.levels() for column in cells if column.role != "column"}
+    require(frequent >= 1, "frequent", "at least 1", frequent)
+    marks, rows, reasons = _mark([column for column in cells if column.role != "column"], keep)
     inside = [column for column in cells if column.role in ("column", "secret")]
-    if not inside:
-        raise DataError(
-            f"{name} must have a column to learn label {label!r} from, and it has none; drop fewer."
+    kinds: dict[str, tuple[str, str]] = {}
+    for column in inside:
+        kept = "*" in keep or column.name in keep
+        if column.role == "column":
+            kinds[column.name] = decide(column, asked=column.asked, keep=kept, frequent=frequent)
+            way = f"--as {column.name}={column.asked}" if column.asked else f"--keep {column.name}"
+            against = possible(column, column.asked or ("category" if kinds[column.name][0] == CODES else ""))
+            reasons += [f"column {column.name!r} cannot be used: {against}; leave {way} out."] * bool(against)
+    used = [column for column in inside if kinds.get(column.name, ("",))[0] != LEFT_OUT]
+    if not used:
+        ways = f"; {_gone(kinds)}" if kinds else "; drop fewer"
+        reasons.append(
+            f"{where or name} must have a column to learn label {label!r} from, and it has none{ways}."
         )
-    x, columns = _encoded(inside, marked, onehot=encoding == "onehot")
-    codes = {column: marked[column] for column in (label, *secrets)}
-    return marked_by(x, codes, name=name, columns=columns)
+    refuse_all(reasons, where or name)
+    x, columns, said = _encoded(used, marks, kinds, rows, onehot=encoding == "onehot", frequent=frequent)
+    told = [_fate(column, marks, kinds, columns, said) for column in cells]
+    codes = {column: (marks[column].codes[rows], marks[column].names) for column in (label, *secrets)}
+    found = marked_by(x, codes, name=name, columns=tuple(columns.values()))
+    return replace(found, fates=tuple(told))
+
+
+def _gone(kinds: Mapping[str, tuple[str, str]]) -> str:
+    some = ", ".join(f"{name!r} ({reason})" for name, (_, reason) in list(kinds.items())[:5])
+    return f"left out are {some}: keep one by --keep"
+
+
+def _fate(
+    cells: Cells,
+    marks: Mapping[str, Marks],
+    kinds: Mapping[str, tuple[str, str]],
+    columns: Mapping[str, Column],
+    said: Mapping[str, str],
+) -> Fate:
+    place = columns.get(cells.name)
+    inputs = place.stop - place.start if place else 0
+    if cells.name in marks:
+        few = [f"{len(marks[cells.name].names):,} values"] if cells.role in ("label", "secret") else []
+        return Fate(
+            cells.name, cells.role, "; ".join([ROLES[cells.role], *few, *marks[cells.name].notes]), inputs
+        )
+    kind, reason = kinds[cells.name]
+    kind = "category" if kind == CODES else kind
+    return Fate(cells.name, kind, "; ".join(filter(None, [reason, said.get(cells.name, "")])), inputs)
+
+
+def _mark(cells: Sequence[Cells], keep: Collection[str]) -> tuple[dict[str, Marks], Tensor, list[str]]:
+    """The codes of label, secrets and people; the rows that have them all; and what stands against it."""
+    marks: dict[str, Marks] = {}
+    reasons: list[str] = []
+    present = torch.ones(cells[0].rows, dtype=torch.bool)
+    for column in sorted(cells, key=lambda one: one.role == "secret"):  # what rows need, first
+        try:
+            codes, names = column.levels(gaps=True)
+        except DataError as error:
+            reasons.append(str(error))
+            continue
+        notes = []
+        if column.role != "secret" and EMPTY in names:
+            empty = codes == names.index(EMPTY)
+            notes.append(f"{say_few(int((empty & present).sum()), 'records')} without one were left out")
+            present &= ~empty
+        if column.role in ("label", "secret") and column.name not in keep and "*" not in keep:
+            codes, names, note = _merge_rare(codes, names, present)
+            notes += [note] if note else []
+            present &= codes >= 0
+        marks[column.name] = Marks(codes, names, tuple(notes))
+    rows = present.nonzero()[:, 0]
+    for name, mark in marks.items():
+        marks[name] = _compress(mark, rows)
+        if len(marks[name].names) < 2:
+            reasons.append(
+                f"column {name!r} must have at least 2 values among the rows that can be used, and it has "
+                f"{len(marks[name].names)}; choose another column, or keep rare values by --keep."
+            )
+    return marks, rows, reasons
+
+
+def _merge_rare(
+    codes: Tensor, names: tuple[str, ...], present: Tensor
+) -> tuple[Tensor, tuple[str, ...], str]:
+    """Values of few records become one, "other", where together they are enough; else their records are left
+    out (code -1). Nothing is rare where that would leave a single value, or where much is."""
+    counts = torch.bincount(codes[present], minlength=len(names))
+    rare = (counts > 0) & (counts < RARE)
+    total = int(counts[rare].sum())
+    if not total or total > RARE_SHARE * int(counts.sum()) or int((counts >= RARE).sum()) < 2:
+        return codes, names, ""
+    how_many = "1 rare value" if int(rare.sum()) == 1 else f"{int(rare.sum())} rare values"
+    if total < RARE or int(rare.sum()) < 2:
+        table = torch.where(rare, -1, torch.arange(len(names)))
+        return table[codes], names, f"{say_few(total, 'records')} of {how_many} were left out"
+    kept = sorted({*(name for name, few in zip(names, rare.tolist(), strict=True) if not few), OTHER})
+    named = [OTHER if few else name for name, few in zip(names, rare.tolist(), strict=True)]
+    table = torch.tensor([kept.index(name) for name in named])
+    return table[codes], tuple(kept), f"{how_many} became {OTHER!r}"
+
+
+def _compress(mark: Marks, rows: Tensor) -> Marks:
+    """Without the names that no row has any more."""
+    there = torch.zeros(len(mark.names), dtype=torch.bool)
+    there[mark.codes[rows]] = True
+    if there.all():
+        return mark
+    places = there.cumsum(0) - 1
+    names = tuple(name for name, kept in zip(mark.names, there.tolist(), strict=True) if kept)
+    return replace(mark, codes=places[mark.codes.clamp(min=0)], names=names)
 
 
 def _encoded(
-    cells: Sequence[Cells], marked: Mapping[str, tuple[Tensor, tuple[str, ...]]], *, onehot: bool
-) -> tuple[Tensor, tuple[Column, ...]]:
+    cells: Sequence[Cells],
+    marks: Mapping[str, Marks],
+    kinds: Mapping[str, tuple[str, str]],
+    rows: Tensor,
+    *,
+    onehot: bool,
+    frequent: int,
+) -> tuple[Tensor, dict[str, Column], dict[str, str]]:
+    """The inputs, the place of every column in them, and what was done about gaps."""
     blocks: list[tuple[Array, Column]] = []
+    said: dict[str, str] = {}
     words: tuple[str, ...]
-    start = 0
+    start, chosen = 0, rows.numpy()
     for column in cells:
-        if column.numeric and column.name not in marked:
-            codes, words = column.numbers(), ()
+        kind = kinds[column.name][0] if column.name not in marks else "category"
+        if kind in ("number", "date"):
+            codes, words = column.numbers(column.form if kind == "date" else "")[chosen], ()
+        elif column.name in marks:
+            codes, words = marks[column.name].codes.numpy()[chosen], marks[column.name].names
         else:
-            tensor, words = marked.get(column.name) or column.categories()
-            codes = tensor.numpy()
-        dummies = onehot and bool(words)
-        stop = start + (len(words) if dummies else 1)
-        blocks.append((codes, Column(column.name, start, stop, values=words, standardised=not dummies)))
+            tensor, words = column.categories()
+            codes = tensor.numpy()[chosen]
+        gaps = int(np.isnan(codes).sum()) if not words else 0
+        if EMPTY in words and column.name not in marks:
+            empty = int((codes == words.index(EMPTY)).sum())
+            said[column.name] = f"{say_few(empty, 'empty cells')} as a value of their own"
+        if gaps:
+            said[column.name] = f"{say_few(gaps, 'gaps')}: the training median, and an input that marks them"
+        dummies, folded = onehot and bool(words), frequent if kind == CODES else 0
+        stop = start + (len(words) if dummies and not folded else 1 + bool(gaps))
+        place = Column(column.name, start, stop, values=words, standardised=not dummies, frequent=folded)
+        blocks.append((codes, replace(place, fill=math.nan) if gaps else place))
         start = stop
-    x = np.zeros((len(blocks[0][0]), start), dtype=np.float32)
-    rows = np.arange(len(x))
+    x = np.zeros((len(rows), start), dtype=np.float32)
     for codes, place in blocks:
-        if place.standardised:
+        if place.standardised or place.frequent:
             x[:, place.start] = codes
         else:
-            x[rows, place.start + codes] = 1
-    return torch.from_numpy(x), tuple(place for _, place in blocks)
+            x[np.arange(len(x)), place.start + codes] = 1
+        if place.fill is not None:
+            x[:, place.stop - 1] = np.isnan(codes)
+    return torch.from_numpy(x), {place.name: place for _, place in blocks}, said

@@ -1,113 +1,241 @@
-"""A table of your own: any CSV, read in pieces, or refused in one sentence."""
+"""A table of your own: any file of rows and columns, or a DataFrame, or a refusal with all its reasons."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from leakscope.core.dataset import Column, Dataset
-from leakscope.core.errors import DataError
-from leakscope.data.files import absent, as_file, fits, listed
-from leakscope.data.table import Cells, dataset
+from leakscope.core.columns import OTHER, Column, Fate, fill_category
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, refuse_all
+from leakscope.data.cells import Cells
+from leakscope.data.fates import KINDS, LEFT_OUT
+from leakscope.data.files import Array, absent, fits, listed
+from leakscope.data.reading import TableSource, name_columns, open_table
+from leakscope.data.table import FREQUENT, dataset
 
-CHUNK = 1_000_000  # cells read at a time
-MOST_COLUMNS = 10_000
-LONGEST = 1 << 24  # bytes of a line: a longer one is no row, and would be held in memory whole
-HEAD = 1 << 18  # bytes of the file from which its number of rows is estimated
-_GZIP = b"\x1f\x8b"
+if TYPE_CHECKING:
+    Table = str | Path | pd.DataFrame
+NAMED = 20  # rows that a refusal names
 
 
 def from_csv(
-    path: str | Path,
+    path: Table,
     *,
     label: str,
     secrets: str | Sequence[str],
     encoding: str = "onehot",
     drop: str | Sequence[str] = (),
+    keep: str | Sequence[str] = (),
+    kinds: Mapping[str, str] | None = None,
     user: str | None = None,
+    person: str | None = None,
+    frequent: int = FREQUENT,
     memory: float | None = None,
 ) -> Dataset:
-    """A CSV (or .csv.gz) with a header: ``label`` is the task, ``secrets`` what must not be inferred.
+    """A table with a header: csv of any kind, Parquet, Feather, Excel, or a DataFrame.
 
-    Numbers stay numbers and everything else becomes a category, empty cells being the category
-    "?". Secrets stay inside ``x`` (take them out with ``Dataset.without``); the ``user`` column is
-    private only. ``encoding="label"`` gives one number per column in place of dummies. Nothing is
-    scaled here: ``Dataset.split`` does that, by the training records. ``memory`` is the limit in
-    gigabytes, by default what the machine has free.
+    ``label`` is the task, ``secrets`` what must not be inferred. What becomes of other columns is decided by
+    rules (`leakscope.data.fates`) and told by ``Dataset.fates``: numbers and dates are numbers, words are
+    categories, identifiers and free text are left out. ``drop`` leaves out more, ``keep`` less ("*": nothing
+    that can be an input), and ``kinds`` says of a column what it is. Medians for missing numbers and the
+    ``frequent`` codes of a column are learned from training records, by ``Dataset.split``, which scales too.
+    Secrets stay inside ``x`` (take them out with ``Dataset.without``); the columns of the ``user`` and the
+    ``person`` are private only. ``encoding="label"`` gives one number per column in place of dummies.
+    ``memory`` is the limit in gigabytes, by default what the machine has free.
     """
-    path = as_file(path)
-    secrets, drop = listed(secrets), listed(drop)
-    header = header_of(path)
-    roles = roles_of(header, path, label=label, secrets=secrets, drop=drop, user=user)
-    columns = {name: Cells(name, roles.get(name, "column")) for name in header if name not in drop}
-    rows = 0
-    expected = _expected_rows(path)
-    for piece in pieces(path, header):
-        rows += len(piece)
-        for name, cells in columns.items():
-            cells.add(piece[name].to_numpy(dtype=object))
-        width = sum(cells.width for name, cells in columns.items() if name not in (label, user))
-        fits(4.0 * max(rows, expected) * width, path, memory=memory)
-    if not rows:
-        raise DataError(f"{path} must have rows below its header, and it has none; check how it was written.")
-    return dataset(
-        list(columns.values()),
-        path.name.removesuffix(".gz").removesuffix(".csv"),
-        label=label,
-        secrets=(*secrets, *([user] if user is not None else [])),
-        encoding=encoding,
+    table = open_table(path)
+    secrets, drop, keep, kinds = listed(secrets), listed(drop), listed(keep), dict(kinds or {})
+    names = name_columns(table.header)
+    unnamed = [name for name, written in zip(names, table.header, strict=True) if not written]
+    drop = listed(name for one in drop for name in (unnamed if one == "" and unnamed else [one]))
+    people = {"user": user, "person": None if person == user else person}
+    roles = roles_of(
+        table.header, table.where, label=label, secrets=secrets, drop=drop, keep=keep, kinds=kinds, **people
     )
+    cells = _read(table, names, roles, drop=drop, kinds=kinds, memory=memory)
+    private = (*secrets, *(name for name in people.values() if name is not None))
+    found = dataset(
+        cells,
+        table.name,
+        label=label,
+        secrets=private,
+        encoding=encoding,
+        keep=keep,
+        frequent=frequent,
+        where=table.where,
+    )
+    told = {fate.column: fate for fate in found.fates}
+    told |= {name: Fate(name, LEFT_OUT, "dropped as asked") for name in drop}
+    manner = [Fate("(the table)", "read", table.manner)] if table.manner else []
+    return replace(found, fates=(*manner, *(told[name] for name in names)))
 
 
-def rows_as(path: str | Path, columns: Sequence[Column]) -> Tensor:
-    """The rows of a CSV as x with these ``columns``, which are known from other rows: an encoder's, say.
-    Other columns are not looked at, and a value that is not among a column's categories is refused."""
-    path = as_file(path)
-    header = header_of(path)
-    for column in columns:
-        if column.name not in header:
-            raise absent(column.name, header, where=str(path), kind="column")
-    blocks = [_filled(piece, columns) for piece in pieces(path, header)]
+def _read(
+    table: TableSource,
+    names: Sequence[str],
+    roles: Mapping[str, str],
+    *,
+    drop: Sequence[str],
+    kinds: Mapping[str, str],
+    memory: float | None,
+) -> list[Cells]:
+    """Every column's cells. One that turned out late to hold codes among its numbers is read again."""
+    places = {
+        i: Cells(name, roles.get(name, "column"), table.commas, kinds.get(name, ""))
+        for i, name in enumerate(names)
+        if name not in drop
+    }
+    expected = table.expected
+    _fill(table, places, expected, memory)
+    if not any(cells.rows for cells in places.values()):
+        raise DataError(
+            f"{table.where} must have rows below its header, and it has none; check how it was written."
+        )
+    again = {
+        i: Cells(cells.name, cells.role, table.commas, "category")
+        for i, cells in places.items()
+        if cells.lost
+    }
+    if again:
+        _fill(table, again, expected, memory)
+        for cells in again.values():
+            cells.asked = ""
+    return list((places | again).values())
+
+
+def _fill(table: TableSource, places: Mapping[int, Cells], expected: float, memory: float | None) -> None:
+    rows = 0
+    for piece in table.pieces():
+        rows += len(piece)
+        for i, cells in places.items():
+            cells.add(piece[i].to_numpy(dtype=object))
+        width = sum(cells.width for cells in places.values() if cells.role in ("column", "secret"))
+        fits(4.0 * max(rows, expected) * width, Path(table.where), memory=memory)
+
+
+def roles_of(
+    header: Sequence[str],
+    where: object,
+    *,
+    label: str,
+    secrets: tuple[str, ...],
+    drop: tuple[str, ...] = (),
+    keep: tuple[str, ...] = (),
+    kinds: Mapping[str, str] | None = None,
+    user: str | None = None,
+    person: str | None = None,
+) -> dict[str, str]:
+    """The role of each column that has one: every name is a column, and no column has two."""
+    names, kinds = name_columns(header), kinds or {}
+    people = {
+        "--user": (user,) if user is not None else (),
+        "--person": (person,) if person is not None else (),
+    }
+    asked = {"--label": (label,), "--secret": secrets, "--drop": drop, **people}
+    reasons = []
+    for name in dict.fromkeys(name for some in (*asked.values(), keep, kinds) for name in some):
+        if name not in names and name != "*":
+            reasons.append(str(absent(name, names, where=str(where))))
+        elif list(header).count(name) > 1 and any(name in asked[role] for role in asked if role != "--drop"):
+            reasons.append(
+                f"column {name!r} of {where} must be one column, and several have the name; rename them."
+            )
+    for (role, some), (other, others) in combinations({**asked, "--keep": keep}.items(), 2):
+        if {role, other} == {"--secret", "--keep"} or {role, other} == {"--label", "--keep"}:
+            continue  # their rare values are kept
+        reasons += [
+            f"column {name!r} must have one role, and it is named in both {role} and {other}; choose one."
+            for name in some
+            if name in others
+        ]
+    for name, kind in kinds.items():
+        if kind not in KINDS:
+            reasons.append(f"--as {name} must be one of {', '.join(KINDS)}, got {kind!r}.")
+        elif name in (label, *secrets, *drop, user, person):
+            reasons.append(f"--as {name}={kind} is for columns without another role; leave it out.")
+    refuse_all(reasons, str(where))
+    marked = {name: role.removeprefix("--") for role in people for name in people[role]}
+    return {label: "label", **dict.fromkeys(secrets, "secret"), **marked}
+
+
+def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
+    """The rows of a table as x with these ``columns``, which are known from other rows: an encoder's, say.
+
+    Other columns are not looked at. A missing number takes the median, an unknown category is "other", where
+    the columns have them; rows that cannot be given are refused, all at once."""
+    table = open_table(source)
+    names = name_columns(table.header)
+    refuse_all(
+        [str(absent(one.name, names, where=table.where)) for one in columns if one.name not in names],
+        table.where,
+    )
+    blocks: list[Tensor] = []
+    bad: dict[str, list[int]] = {}
+    for piece in table.pieces():
+        first = sum(map(len, blocks)) + 1
+        x = torch.zeros(len(piece), max(column.stop for column in columns))
+        for column in columns:
+            wrong = _place(
+                x, column, piece[names.index(column.name)].to_numpy(dtype=object), commas=table.commas
+            )
+            if len(wrong):
+                bad.setdefault(column.name, []).extend((wrong + first).tolist())
+        blocks.append(x)
     if not blocks:
-        raise DataError(f"{path} must have rows below its header, and it has none; check how it was written.")
+        raise DataError(
+            f"{table.where} must have rows below its header, and it has none; check how it was written."
+        )
+    refuse_all([_bad_rows(column, bad[column.name]) for column in columns if column.name in bad], table.where)
     return torch.cat(blocks)
 
 
-def _filled(piece: pd.DataFrame, columns: Sequence[Column]) -> Tensor:
-    x = torch.zeros(len(piece), max(column.stop for column in columns))
-    for column in columns:
-        cells = Cells(column.name)
-        cells.add(piece[column.name].to_numpy(dtype=object))
-        if not column.values:
-            if not cells.numeric:
-                raise DataError(f"column {column.name!r} must hold numbers, as where it is known from.")
-            x[:, column.start] = torch.from_numpy(cells.numbers())
-            continue
+def marks_as(source: Table, label: str) -> Tensor:
+    """The codes of a label, one for every row."""
+    table = open_table(source)
+    roles_of(table.header, table.where, label=label, secrets=())
+    cells, place = Cells(label, "label", table.commas), table.header.index(label)
+    for piece in table.pieces():
+        cells.add(piece[place].to_numpy(dtype=object))
+    return cells.levels()[0]
+
+
+def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> Array:
+    """Write one column of some rows; those that it cannot be written for are returned."""
+    cells = Cells(column.name, commas=commas, asked="category" if column.values else "number")
+    cells.add(text)
+    if column.values:
         codes, names = cells.categories()
-        for name in names:
-            if name not in column.values:
-                known = ", ".join(column.values[:8])
-                raise DataError(
-                    f"column {column.name!r} has the value {name!r}, which is not among the known ones "
-                    f"({known}); correct it, or leave such rows out."
-                )
-        places = torch.tensor([column.values.index(name) for name in names])[codes]
-        if column.stop - column.start == 1:
-            x[:, column.start] = places.float()
-        else:
-            x[torch.arange(len(x)), column.start + places] = 1
-    return x
+        place_of = {value: i for i, value in enumerate(column.values)}
+        other = place_of.get(OTHER, -1)
+        places = torch.tensor([place_of.get(name, other) for name in names])[codes]
+        fill_category(x, column, places.clamp(min=0))
+        return (places < 0).nonzero()[:, 0].numpy()
+    numbers = torch.from_numpy(cells.numbers()).float()
+    missing = numbers.isnan()
+    if column.fill is not None:
+        x[:, column.stop - 1] = missing.float()
+        numbers, missing = numbers.nan_to_num(nan=column.fill), torch.zeros_like(missing)
+    x[:, column.start] = numbers
+    return missing.nonzero()[:, 0].numpy()
+
+
+def _bad_rows(column: Column, rows: Sequence[int]) -> str:
+    some = ", ".join(map(str, rows[:NAMED])) + (
+        f" and {len(rows) - NAMED:,} more" if len(rows) > NAMED else ""
+    )
+    rule = "one of its known values" if column.values else "a number"
+    return (
+        f"column {column.name!r} must hold {rule} in every row, and it does not in row {some}; correct these "
+        f"rows, or leave them out."
+    )
 
 
 def text_table(path: Path, what: str, **options: Any) -> pd.DataFrame:
@@ -118,177 +246,3 @@ def text_table(path: Path, what: str, **options: Any) -> pd.DataFrame:
         reason = " ".join(str(error).split())
         raise DataError(f"{path} is not {what} ({reason}); fetch it again.") from error
     return table
-
-
-def roles_of(
-    header: list[str],
-    path: Path,
-    *,
-    label: str,
-    secrets: tuple[str, ...],
-    drop: tuple[str, ...] = (),
-    user: str | None,
-) -> dict[str, str]:
-    """The role of each column that has one: every name is a column, and no column has two."""
-    twice = sorted(name for name, count in Counter(header).items() if count > 1)
-    if twice:
-        raise DataError(f"{path} must name each column once, and {twice[0]!r} comes twice; rename one.")
-    if "" in header and "" not in drop:
-        raise DataError(
-            f"{path} must name every column, and column {header.index('') + 1} has no name; name it, or "
-            f'list "" in drop (pandas writes such a column unless it is given index=False).'
-        )
-    for name in (label, *secrets, *drop, *([user] if user is not None else [])):
-        if name not in header:
-            raise _unseparated(header, path) or absent(name, header, where=str(path))
-    users = (user,) if user is not None else ()
-    roles = {"label": (label,), "secrets": secrets, "drop": drop, "user": users}
-    for (role, names), (other, others) in combinations(roles.items(), 2):
-        if both := [name for name in names if name in others]:
-            raise DataError(
-                f"column {both[0]!r} must have one role, and it is named in both {role} and {other}; "
-                f"choose one."
-            )
-    return {label: "label", **dict.fromkeys(secrets, "secret"), **dict.fromkeys(users, "user")}
-
-
-def _unseparated(header: list[str], path: Path) -> DataError | None:
-    for mark in (";", "\t", "|"):
-        if len(header) == 1 and mark in header[0]:
-            return DataError(f"{path} must separate its columns by commas, and it uses {mark!r}; rewrite it.")
-    return None
-
-
-def _compression(path: Path) -> Literal["gzip"] | None:
-    with path.open("rb") as file:
-        return "gzip" if path.suffix == ".gz" or file.read(2) == _GZIP else None
-
-
-def _expected_rows(path: Path) -> float:
-    """How many rows the whole file holds if it goes on like its first bytes."""
-    with path.open("rb") as file:
-        head = file.read(HEAD)
-    try:
-        text = zlib.decompressobj(wbits=31).decompress(head, 64 * HEAD) if _compression(path) else head
-    except zlib.error:
-        return 0.0  # the reader meets the same error and says where
-    return text.count(b"\n") * path.stat().st_size / max(len(head), 1)
-
-
-class Lines(io.RawIOBase):
-    """The bytes of a CSV, refused at a line of more than `LONGEST`, however small it is when compressed."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        opened = gzip.GzipFile if _compression(path) else io.FileIO
-        self.file = cast(BinaryIO, opened(path, "rb"))
-        self.length = 0  # of the line so far
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        content = self.file.read(len(buffer))
-        first, last = content.find(b"\n"), content.rfind(b"\n")
-        longest = self.length + (first if first >= 0 else len(content))
-        if longest > LONGEST:
-            raise DataError(
-                f"{self.path} must have lines of at most {LONGEST:,} bytes, and one is longer; write each "
-                f"record on a line of its own."
-            )
-        self.length = len(content) - last - 1 if last >= 0 else longest
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self.file.close()
-        super().close()
-
-
-def header_of(path: Path) -> list[str]:
-    with io.BufferedReader(Lines(path)) as file:
-        try:
-            columns = file.readline(LONGEST).count(b",") + 1
-        except (OSError, EOFError, zlib.error):
-            columns = 0  # the reader meets the same error and says what it is
-    if columns > MOST_COLUMNS:
-        raise DataError(
-            f"{path} must have at most {MOST_COLUMNS:,} columns, and its first line has {columns:,}; leave "
-            f"some out, or write the numbers as an npz file."
-        )
-    for piece in _parsed(path, header=None, nrows=1):
-        return [str(name) for name in piece.iloc[0]]
-    return []
-
-
-def pieces(path: Path, header: list[str]) -> Iterator[pd.DataFrame]:
-    """The rows as text, refusing those that are longer or shorter than the header."""
-    short = False
-    for piece in _parsed(path, header=0, names=header, chunksize=max(CHUNK // len(header), 100)):
-        if not isinstance(piece.index, pd.RangeIndex):  # pandas took the surplus cells for an index
-            raise DataError(
-                f"{path} must have {len(header)} cells in every row, and the first row has more; "
-                f"correct the row or quote the commas in it."
-            )
-        short |= bool((piece[header[-1]] == "").any())
-        yield piece
-    if short:
-        _refuse_short_rows(path, len(header))
-
-
-def _refuse_short_rows(path: Path, width: int) -> None:
-    """pandas fills short rows up with empty cells; a file that was cut off ends in one."""
-    opened = gzip.open if _compression(path) else open
-    with opened(path, "rt", encoding="utf-8-sig", newline="") as file:
-        try:
-            for number, row in enumerate(csv.reader(file, skipinitialspace=True), start=1):
-                if len(row) < width and any(row):
-                    raise DataError(
-                        f"{path} must have {width} cells in every row, and row {number} has {len(row)}; "
-                        f"correct the row, or fetch the file again if it was cut off."
-                    )
-        except csv.Error as error:
-            raise DataError(f"{path} is not a CSV that can be read ({error}); correct that row.") from error
-
-
-def _parsed(
-    path: Path,
-    *,
-    header: int | None,
-    names: list[str] | None = None,
-    nrows: int | None = None,
-    chunksize: int = 1,
-) -> Iterator[pd.DataFrame]:
-    try:
-        with (
-            io.BufferedReader(Lines(path), HEAD) as file,
-            pd.read_csv(
-                cast(Any, file),
-                header=header,
-                names=names,
-                nrows=nrows,
-                chunksize=chunksize,
-                dtype=object,
-                na_filter=False,
-                skipinitialspace=True,
-                encoding="utf-8-sig",
-            ) as reader,
-        ):
-            yield from reader
-    except pd.errors.EmptyDataError as error:
-        raise DataError(f"{path} must be a CSV with a header, and it is empty; write it again.") from error
-    except pd.errors.ParserError as error:
-        reason = " ".join(str(error).split()).rpartition("C error: ")[2]
-        raise DataError(
-            f"{path} must have the same number of cells in every row ({reason}); correct the row, or quote "
-            f"the commas in it."
-        ) from error
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} must be text in UTF-8, and byte {error.start} is not; save it as a UTF-8 CSV."
-        ) from error
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file ({error}); fetch or compress it again.") from error
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}); check its permissions.") from error

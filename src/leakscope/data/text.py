@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
+from leakscope.data.cells import Cells
 from leakscope.data.files import (
     PARTS,
     absent,
@@ -35,8 +37,8 @@ from leakscope.data.files import (
     marked_by,
     parts_of,
 )
-from leakscope.data.table import Cells
-from leakscope.data.tabular import header_of, pieces, roles_of
+from leakscope.data.reading import open_table
+from leakscope.data.tabular import roles_of
 
 WORDS, LENGTH = 10_000, 200  # the words that are numbered and the words of a text that are kept
 Review = tuple[str, int, int]  # its text, its label and its rating
@@ -96,14 +98,16 @@ def text_csv(
     the "length" (long: above the median). Other columns are left out. All texts give the vocabulary.
     """
     file = as_file(located("text-csv", path, "text.csv"))
-    names, header = listed(secrets), header_of(file)
+    table = open_table(file)
+    names, header = listed(secrets), table.header
     roles = roles_of(header, file, label=label, secrets=names, user=user)
     if text not in header:
         raise absent(text, header, where=str(file))
     require(text not in roles, "text", "a column that is neither label, secret nor user", text)
     cells = {name: Cells(name, role) for name, role in roles.items()}
     split: list[list[str]] = []
-    for piece in pieces(file, header):
+    for piece in table.pieces():
+        piece.columns = pd.Index(header)
         split += [tokens(one) for one in piece[text]]
         fits(8.0 * len(split) * length, file)
         for name, column in cells.items():

@@ -12,7 +12,7 @@ from torch import Tensor
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Channel, Game, Knowledge, Params
-from leakscope.games.channels import GradientChannel, Through
+from leakscope.games.channels import GradientChannel, Summed, Through
 
 PROBED, EACH = 20, 2  # classes, and records of each, on which two losses are compared
 
@@ -36,7 +36,7 @@ def _records(game: Game) -> list[Dataset]:
 
 
 def _inner(channel: Channel) -> Channel:
-    while isinstance(channel, Through):
+    while isinstance(channel, Through | Summed):
         channel = channel.channel
     return channel
 

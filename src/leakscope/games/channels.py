@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from leakscope import gradients
-from leakscope.core.dataset import Batch
+from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Channel, Defense, Game, Layers, Loss, Params, Release, only
 from leakscope.core.rng import integer, seeded
+from leakscope.gradients.joint import joint_blocks, mixes, with_statistics
 from leakscope.training.local import Local, Task, trained
-from leakscope.training.step import changes, on_updates, parts
+from leakscope.training.step import changes, on_updates, parts, refuse_clipping
 
 BLOCK = 1_500_000_000  # bytes of gradients held at once: 5,000 records of the papers' CNN fit
 
@@ -23,7 +24,10 @@ BLOCK = 1_500_000_000  # bytes of gradients held at once: 5,000 records of the p
 @dataclass(frozen=True, eq=False)
 class GradientChannel:
     """Each observed round releases the batch's mean gradient at that round's parameters, through
-    the defense. The batch is the same in every round (definition 3.1 of paper 000)."""
+    the defense. The batch is the same in every round (definition 3.1 of paper 000).
+
+    Where the model, in the mode it is in, joins the records of a batch or draws at random, it is the batch's
+    own gradient, a pass for each; that of a batch of one record is taken in evaluation mode."""
 
     model: nn.Module
     rounds: tuple[Params, ...]
@@ -75,6 +79,15 @@ class GradientChannel:
             fitted.append(self.defense.prepared(view.releases[0], secrets, rng, people=told))
         return replace(self, fitted=tuple(fitted))
 
+    def of_single_records(self, data: Dataset) -> Self:
+        """The channel that gradients of single records are taken from: this one, or, where its model joins
+        records or draws at random, its first round with the model in evaluation mode."""
+        params, loss = self.rounds[0], self.trained_with
+        if not mixes(*with_statistics(self.model, params), data.x, data.y, loss=loss):
+            return self
+        model, own = with_statistics(self.model, params, still=True)
+        return replace(self, model=model, rounds=(own,), fitted=self.fitted[:1])
+
     def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:
         defenses = self.fitted or (self.defense,) * len(self.rounds)
         return tuple(
@@ -95,8 +108,14 @@ class GradientChannel:
     def _layers(self, params: Params, defense: Defense, batch: Batch, seed: int) -> Iterator[Layers]:
         """What the defense is given, block by block."""
         data, loss = batch.data, defense.loss(self.loss)
+        model, own = with_statistics(self.model, params)
+        if mixes(model, own, data.x, data.y, loss=loss):
+            if batch.rows.shape[1] > 1:
+                refuse_clipping(defense)
+                return joint_blocks(model, own, data.x, data.y, batch.rows, loss=loss, seed=seed)
+            model, own = with_statistics(self.model, params, still=True)
         return gradients.blocks(
-            self.model, params, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
+            model, own, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
         )
 
 
@@ -179,6 +198,46 @@ class Through:
                         f"{', '.join(layers)}."
                     )
                 yield only(layers, self.names)
+
+        return replace(release, blocks=blocks)
+
+
+@dataclass(frozen=True, eq=False)
+class Summed:
+    """The mean of what ``clients`` release, all that a server sees of them under secure aggregation: the
+    records of a batch are dealt to them in equal parts."""
+
+    channel: GradientChannel
+    clients: int
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, "Summed.clients", "at least 1", self.clients)
+
+    def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:
+        size, rest = divmod(batch.rows.shape[1], self.clients)
+        if rest or not size:
+            raise ArgumentError(
+                f"Summed.clients must divide the records behind a release, got {self.clients} clients for "
+                f"{batch.rows.shape[1]} records; change either."
+            )
+        apart = Batch(batch.data, batch.rows.reshape(-1, size))
+        releases = self.channel(apart, secret.repeat_interleave(self.clients), rng)
+        return tuple(self._sum(release) for release in releases)
+
+    def _sum(self, release: Release) -> Release:
+        def blocks() -> Iterator[Layers]:
+            held: dict[str, Tensor] = {}
+            for layers in release.blocks():
+                held = {
+                    name: torch.cat([held[name], part]) if held else part for name, part in layers.items()
+                }
+                whole = len(next(iter(held.values()))) // self.clients * self.clients
+                if whole:
+                    yield {
+                        name: part[:whole].unflatten(0, (-1, self.clients)).mean(1)
+                        for name, part in held.items()
+                    }
+                held = {name: part[whole:] for name, part in held.items()}
 
         return replace(release, blocks=blocks)
 

@@ -249,9 +249,10 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
         if 0 < len(group) < 2 * batch:
             raise DataError(
                 f"{data.name}: {secret} = {name!r} has {len(group)} records in this split, fewer than "
-                f"2 x batch = {2 * batch}; lower the batch size, merge rare values or give more records.",
+                f"2 x batch = {2 * batch}; lower the batch size (--batch), merge rare values or give more "
+                f"records.",
                 public=f"a value of {secret!r} has fewer than 2 x batch = {2 * batch} records in this split; "
-                f"lower the batch size, merge rare values or give more records.",
+                f"lower the batch size (--batch), merge rare values or give more records.",
             )
     return groups
 

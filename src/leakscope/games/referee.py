@@ -10,6 +10,7 @@ from torch import Tensor
 from leakscope.core.errors import require
 from leakscope.core.nouns import (
     Attack,
+    Certifying,
     Channel,
     Crossfitted,
     Game,
@@ -45,6 +46,11 @@ def play(
         view, secrets = game.deal(channel, trials, deal)
         belief = knowledge.belief
         return Transcript.of_rounds(secrets, hear(view), game.chances, belief=belief, rehearsed=rehearsed)
+    if isinstance(attack, Certifying):
+        certify = attack.certify(knowledge, torch.Generator().manual_seed(seed))
+        view, secrets = game.deal(channel, trials, deal)
+        said, status = certify(view)
+        return replace(_records(secrets, said, game.chances), status=status)
     learned, held = hold_out(knowledge, seeded(seed, "held out"))
     guess = attack(learned, torch.Generator().manual_seed(seed))
     view, secrets = game.deal(channel, trials, deal)

@@ -7,7 +7,6 @@ is its output along the direction times the output gradient, its norm follows fr
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -16,13 +15,12 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
-from leakscope.gradients.factors import Convolution, Factors, Lookup, Rule, widest
+from leakscope.gradients.factors import FORMED, Convolution, Factors, Lookup, Rule, patches, widest
 from leakscope.gradients.records import Records
 from leakscope.gradients.whitened import Whitening
 
 PASS = 512  # records in one pass at most
 BUDGET = 2**27  # bytes of a pass, and of gradients where there is no rule
-FORMED = 2**22  # entries of a convolution's gradients, or of its patches, held at a time
 GRAM = 1.5  # how much more work a Gram matrix may be and still be as fast
 
 Alignment = dict[str, tuple[Tensor, Tensor]]  # name -> (dots (n,), squared norms (n,))
@@ -115,6 +113,8 @@ def align(layer: Rule, direction: Mapping[str, Tensor]) -> Alignment:
 
 
 def _formed(gradients: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    if gradients.dim() == 5 and gradients.stride(2) == 1:  # a convolution's, channels last
+        gradients, direction = gradients.movedim(2, -1), direction.movedim(1, -1)
     flat = gradients.flatten(1)
     return flat @ direction.flatten(), _squared(flat)
 
@@ -146,13 +146,11 @@ def _products(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:
     positions = b[0, 0].numel() if c else b[0].numel() // shape[0]
     inside, outside = shape[1:].numel(), shape[0] // groups
     formed = positions * (inside + outside) >= GRAM * inside * outside
-    entries = shape.numel() if formed else positions * max(inside * groups, positions * groups)
-    pairs = zip(*(part.split(max(1, FORMED // entries)) for part in (a, b)), strict=True)
     if formed:
-        parts = [
-            _formed(replace(layer, a=a, b=b, bias=None).gradients()[layer.weight], along) for a, b in pairs
-        ]
+        parts = [_formed(block, along) for block in layer.blocks()]
         return torch.cat([dots for dots, _ in parts]), torch.cat([norms for _, norms in parts])
+    entries = positions * max(inside * groups, positions * groups)
+    pairs = zip(*(part.split(max(1, FORMED // entries)) for part in (a, b)), strict=True)
     if c is None:
         out, norms = F.linear(a, along), [_gram(*pair) for pair in pairs]
     else:
@@ -171,33 +169,7 @@ def _gram(a: Tensor, b: Tensor) -> Tensor:
 def _convolution_gram(a: Tensor, b: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
     """The squared norms of a convolution's gradients: it is a linear layer on patches, and its gradient
     a sum over their positions."""
-    patches = _patches(a, shape, c)
+    seen = patches(a, shape, c)
     rows = b.flatten(2).unflatten(1, (c.groups, -1)).mT  # (n, groups, positions, out)
-    norms: Tensor = ((patches @ patches.mT) * (rows @ rows.mT)).sum((1, 2, 3))
+    norms: Tensor = ((seen @ seen.mT) * (rows @ rows.mT)).sum((1, 2, 3))
     return norms.clamp(min=0)
-
-
-def _patches(a: Tensor, shape: torch.Size, c: Convolution) -> Tensor:
-    """What every position of the kernel sees: (n, groups, positions, height * width * channels).
-
-    Copied out of a padded image with its channels last, in runs of a kernel's row: F.unfold takes five
-    times as long on maps of 4 x 4."""
-    (n, channels, height, width), (high, wide) = a.shape, shape[2:]
-    down, right = c.padding
-    image = a.new_zeros(n, height + 2 * down, width + 2 * right, channels)
-    image[:, down : down + height, right : right + width] = a.permute(0, 2, 3, 1)
-    by_record, by_row, by_column, by_channel = image.stride()
-    out = [(image.shape[i + 1] - c.dilation[i] * (shape[i + 2] - 1) - 1) // c.stride[i] + 1 for i in (0, 1)]
-    seen = image.as_strided(
-        (n, c.groups, *out, high, wide, channels // c.groups),
-        (
-            by_record,
-            by_channel * (channels // c.groups),
-            by_row * c.stride[0],
-            by_column * c.stride[1],
-            by_row * c.dilation[0],
-            by_column * c.dilation[1],
-            by_channel,
-        ),
-    )
-    return seen.reshape(n, c.groups, out[0] * out[1], -1)

@@ -42,10 +42,12 @@ class Call:
 
 class _Capture(TorchFunctionMode):
     """Sees every call of a layer with parameters that autograd follows, and counts the bytes of all
-    results on the way. An attention over its own input is taken apart, so that its layers are seen."""
+    results on the way. An attention over its own input is taken apart, so that its layers are seen.
+    ``last``: maps lie in memory with their channels last, from the first convolution on."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, last: bool) -> None:
         super().__init__()
+        self.last = last
         self.calls: list[Call] = []
         self.bytes = 0
 
@@ -62,7 +64,7 @@ class _Capture(TorchFunctionMode):
             with self:
                 if (parts := self_attention(*args, **kwargs)) is not None:
                     return parts
-        out = func(*args, **kwargs)
+        out = self._channels_last(func, args, kwargs) if self.last else func(*args, **kwargs)
         self.bytes += out.numel() * out.element_size() if isinstance(out, Tensor) else 0
         if func in BINDERS and out.requires_grad:
             x, weight, bias, make = BINDERS[func](*args, **kwargs)
@@ -70,6 +72,13 @@ class _Capture(TorchFunctionMode):
                 edge = get_gradient_edge(out)
                 self.calls.append(Call(func, x, x._version, weight, bias, edge, out.shape, make))
         return out
+
+    def _channels_last(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
+        if func is F.conv2d and len(args) > 1:  # its output is laid out as its weight is
+            args = (args[0], args[1].clone(memory_format=torch.channels_last), *args[2:])
+        elif func is Tensor.view:  # which only tensors with channels first can do
+            args = (args[0].contiguous(), *args[1:])
+        return func(*args, **kwargs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +140,9 @@ def leaves_of(params: Params) -> dict[str, Tensor]:
     return {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
 
 
-def trace(net: Stateless, leaves: Params, x: Tensor, *, prove: bool = True) -> Trace:
+def trace(net: Stateless, leaves: Params, x: Tensor, *, last: bool = False, prove: bool = True) -> Trace:
     """The forward pass of these records. ``x`` is given away: a model that begins in place changes it."""
-    with torch.enable_grad(), _Capture() as seen:
+    with torch.enable_grad(), _Capture(last=last) as seen:
         logits = net(leaves, x)
     calls = seen.calls if not prove or _accounted(seen.calls, leaves, logits) else None
     return Trace(logits, calls, {id(tensor): name for name, tensor in leaves.items()}, seen.bytes)

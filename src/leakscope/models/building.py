@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import ArgumentError
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Defense
 from leakscope.core.rng import initialised
 
@@ -20,6 +20,12 @@ def build(
 ) -> nn.Module:
     """The module for ``data``, with what the defense adds to it, initialised by ``rng``; a ready module
     keeps its own weights."""
+    if lacking := [column.name for column in data.columns if not column.learned]:
+        raise DataError(
+            f"{data.name} must be complete, and gaps or codes of {', '.join(map(repr, lacking[:8]))} are "
+            f"still to be learned from training records; use Dataset.split, or complete the columns.",
+            public="columns with gaps or codes must be completed by training records first.",
+        )
 
     def make() -> nn.Module:
         made = architecture if isinstance(architecture, nn.Module) else architecture(data)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from leakscope.core import files
+from leakscope.core.columns import Fate
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
+from leakscope.report.nets import describe_nets, list_nets
 from leakscope.report.opening import open_page
 from leakscope.report.pages import fill, marked
 from leakscope.report.plot.scene import draw_scene
@@ -24,6 +26,7 @@ from leakscope.results.kind import chapters, numbers
 from leakscope.results.result import Result, find_checks
 from leakscope.results.scores import FrozenModel
 
+M = TypeVar("M", bound=FrozenModel)
 CHECKS = 40  # self-checks that are listed
 LONGEST = 100_000  # characters of a plan that is quoted
 VERDICTS = 30  # that are listed before the rest is folded away
@@ -118,7 +121,7 @@ def render(
         draw_scene=marked(draw_scene),
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
-        remarks=list_remarks(told),
+        remarks=[*describe_nets(results), *list_remarks(told)],
         verdicts=verdicts,
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
@@ -128,7 +131,8 @@ def render(
         limits=_limits(results, (line for chapter in told for line in chapter.limits), settings),
         seeds=sorted({result.seed for result in results}),
         data=_distinct(run.made.records for run in runs),
-        models=_distinct(run.made.model for run in runs),
+        tables=list_tables(results),
+        models=_distinct(list_nets(runs)),
         versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
         codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
         seconds=round(sum(run.made.seconds for run in runs)),
@@ -144,7 +148,41 @@ def quote_plan(text: str) -> str:
     )
 
 
-def _distinct(items: Iterable[FrozenModel | None]) -> list[FrozenModel]:
+@dataclass(frozen=True)
+class ColumnTable:
+    """What became of the columns of one table: a row for each."""
+
+    name: str
+    rows: tuple[tuple[str, str, str, str], ...]  # column, kind, inputs, reason
+
+    @property
+    def inputs(self) -> int:
+        return sum(row[2] != "0" for row in self.rows)
+
+
+def list_tables(results: Iterable[Result[Any]]) -> list[ColumnTable]:
+    """The tables of people's own. Inputs that differ from seed to seed are told as a range."""
+    fates: dict[str, dict[str, list[Fate]]] = {}
+    for records in _distinct(result.made.records for result in results):
+        for fate in records.fates:
+            fates.setdefault(records.name, {}).setdefault(fate.column, []).append(fate)
+    return [
+        ColumnTable(name, tuple(_tell_column(same) for same in columns.values()))
+        for name, columns in fates.items()
+    ]
+
+
+def _tell_column(fates: Sequence[Fate]) -> tuple[str, str, str, str]:
+    least, most = min(fate.inputs for fate in fates), max(fate.inputs for fate in fates)
+    return (
+        fates[0].column,
+        fates[0].kind,
+        str(most) if least == most else f"{least} to {most}",
+        fates[0].reason,
+    )
+
+
+def _distinct(items: Iterable[M | None]) -> list[M]:
     """Each once, in an order that does not depend on that of the results."""
     return sorted({item for item in items if item is not None}, key=repr)
 

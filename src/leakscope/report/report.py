@@ -11,8 +11,18 @@ from leakscope.core import files
 from leakscope.core.errors import printable
 from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
+from leakscope.report.figures import Figure, cut_out, frame_page, titles_of
+from leakscope.report.nets import describe_nets
 from leakscope.report.opening import advise
-from leakscope.report.page import list_remarks, list_verdicts, quote_plan, render, write
+from leakscope.report.page import (
+    ColumnTable,
+    list_remarks,
+    list_tables,
+    list_verdicts,
+    quote_plan,
+    render,
+    write,
+)
 from leakscope.results import store
 from leakscope.results.cell import plan_of
 from leakscope.results.chapter import Verdict
@@ -48,7 +58,12 @@ class Report:
     @property
     def remarks(self) -> list[str]:
         """What is easily overlooked."""
-        return list_remarks(chapters(self.results))
+        return [*describe_nets(self.results), *list_remarks(chapters(self.results))]
+
+    @property
+    def tables(self) -> list[ColumnTable]:
+        """What became of every column of tables of one's own."""
+        return list_tables(self.results)
 
     @property
     def failed(self) -> int:
@@ -86,7 +101,17 @@ class Report:
             self.results, plan=quote_plan(self.plan), title=plan.name, wanted=wanted, answer=self.answer
         )
 
-    _repr_html_ = html
+    def _repr_html_(self) -> str:
+        return frame_page(self.html(), self.title)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """The pictures of the page: name -> what is drawn."""
+        return titles_of(self.html())
+
+    def figure(self, name: str) -> Figure:
+        """One picture of the page as an SVG of its own, by its name in ``figures``."""
+        return cut_out(self.html(), name)
 
     def frame(self) -> pd.DataFrame:
         """Every number as a row of a table."""

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath, PureWindowsPath
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,11 +36,13 @@ def _jsonable(value: Any) -> Any:
 
 
 class Training(BaseModel):
-    """How the victim is trained: plain SGD."""
+    """How the victim is trained: plain SGD. ``mode`` is torch's: "train" has batch statistics and dropout,
+    "eval" neither."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     rate: float = Field(default=0.01, gt=0)
     batch: int = Field(default=64, ge=1, le=MOST_RECORDS)
+    mode: Literal["train", "eval"] = "train"
 
 
 class Cell(BaseModel):
@@ -48,7 +50,8 @@ class Cell(BaseModel):
 
     ``train`` and ``public`` count records (people for user inference, and where ``data.by`` names
     them); ``rounds`` are trained and observed, unless ``observe`` names some of them, 1 being the first;
-    ``rehearsals`` are the adversary's simulated challenges; ``trials`` the real ones.
+    ``rehearsals`` are the adversary's simulated challenges; ``trials`` the real ones. ``weights`` name a file
+    (``path``, ``sha256``) with those that the model starts with.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +59,7 @@ class Cell(BaseModel):
     data: Table
     game: Table
     model: Table = Field(default_factory=lambda: {"name": "MLP"})
+    weights: Table | None = None
     attack: Table = Field(default_factory=lambda: {"name": "Posterior"})
     defense: Table | None = None
     adaptive: bool = True
@@ -72,8 +76,15 @@ class Cell(BaseModel):
 
     @property
     def meaning(self) -> Table:
-        """Everything that decides the numbers, and nothing else."""
+        """Everything that decides the numbers, and nothing else. Later settings of cells are not in it where
+        they are left out, so that the keys of earlier results stay."""
         meaning: Table = _jsonable(self.model_dump(exclude=set(WORDS)))
+        weights = meaning.pop("weights")
+        if weights is not None:  # where a file is says nothing once its fingerprint is known
+            known = "sha256" in weights
+            meaning["weights"] = {k: v for k, v in weights.items() if not (known and k == "path")}
+        if self.training.mode == "train":
+            del meaning["training"]["mode"]
         return meaning
 
     @property

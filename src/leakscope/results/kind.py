@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Generic, Protocol, TypeVar
 
+from torch import nn
+
 from leakscope.core.catalogue import KINDS
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import StoreError
@@ -39,7 +41,7 @@ class Measured(Generic[F]):
 @dataclass(frozen=True, eq=False)
 class World:
     """What a cell and a seed are run in. ``watch`` is told how far a long training has come; ``keep`` is
-    given the files that belong to the result."""
+    given the files that belong to the result. ``net`` is the model where it is in memory."""
 
     cell: Cell
     seed: int
@@ -47,6 +49,7 @@ class World:
     trusted: tuple[str, ...] = ()
     watch: Watch | None = None
     keep: Keep | None = None
+    net: nn.Module | None = None
     splits: dict[Any, Any] | None = None  # those made before, where many cells are tried on the same records
 
 

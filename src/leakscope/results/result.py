@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from pydantic import Field, SerializeAsAny
 
+from leakscope.core.columns import Fate
 from leakscope.core.nouns import Estimate
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.cell import Cell
@@ -35,13 +36,24 @@ class RecordsUsed(FrozenModel):
     test: int | None = None
     public: int | None = None
     digest: str = ""
+    fates: tuple[Fate, ...] = ()
 
 
 class Net(FrozenModel):
-    """The model that was trained."""
+    """The model that was trained. ``given``: it came with weights of its own, ``start`` is its accuracy on
+    test records with these, ``idle`` that the most frequent label may do as well. ``joins``: batch
+    statistics mix the records of a batch; ``draws``: it draws at random, as dropout does; ``statistics``: it
+    has running statistics, which are no part of a gradient; ``still``: it was trained in evaluation mode."""
 
     name: str
     parameters: int
+    given: bool = False
+    start: float | None = None
+    idle: bool = False
+    joins: bool = False
+    draws: bool = False
+    statistics: bool = False
+    still: bool = False
 
 
 class Made(FrozenModel):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from leakscope.results.compare import Comparison
     from leakscope.results.gate import Appetite, GateVerdict
 
-    Data = str | Path | Dataset | pd.DataFrame
+    Data = str | Path | Dataset | pd.DataFrame | tuple[Any, Any]
 
 
 def audit(
@@ -32,9 +32,17 @@ def audit(
     label: options.Label = None,
     secret: options.Secret = None,
     user: options.User = None,
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    train: options.Train = None,
+    public: options.Public = None,
     known: options.Known = (),
     model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     batch: Annotated[
         int,
         options.count("Records behind one gradient; 8 times as many for the distribution, half for a user."),
@@ -56,21 +64,30 @@ def audit(
 ) -> Report:
     """Attack every secret of a dataset through one victim's gradients.
 
-    ``data`` is a known name, the path of a file, a `Dataset` or a DataFrame. Options are those of the
-    command; without ``output`` the results are kept in memory only. Without ``defenses`` a short list of them
-    is tried on the first question; ``defenses=["none"]`` tries none."""
+    ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y); ``model`` a name,
+    or a `torch.nn.Module` that is audited at the weights it has. Options are those of the command; without
+    ``output`` the results are kept in memory only. Without ``defenses`` a short list of them is tried on the
+    first question; ``defenses=["none"]`` tries none."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
+    start = games.parse_model(model, weights, output)
     document, records = games.request_audit(
         data,
         label=label,
         secret=secret,
         user=user,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
+        train=train,
+        public=public,
         known=known,
-        model=games.parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
-        training={"rate": rate},
+        raw=raw,
+        start=start,
+        trust=trust,
+        training=options.training(rate, mode),
         defenses=games.list_defenses(defenses),
         tried=() if defenses or not _known(model) else games.TRIED,
         attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
@@ -81,15 +98,16 @@ def audit(
         rehearsals=rehearsals,
         seeds=seeds,
     )
-    return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)
+    return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
 
 
-def _known(model: str | Table | None) -> bool:
+def _known(model: object) -> bool:
     """Whether a model is one of ours: a defense may not work on another one."""
     from leakscope.core.catalogue import roles
 
-    name = model.get("name") if isinstance(model, dict) else (model or "").partition(":")[0]
-    return not name or name in roles("model")
+    if model is None or isinstance(model, str):
+        return not model or model.partition(":")[0] in roles("model")
+    return isinstance(model, dict) and model.get("name") in roles("model")
 
 
 def audit_recording(
@@ -142,11 +160,15 @@ def localise(
     secrets: Annotated[
         Sequence[str], options.column("A private column the adversary is after; can be repeated.", "--secret")
     ] = (),
-    user: Annotated[
-        str | None, options.column("The column that says whose record it is: people are kept together.")
-    ] = None,
+    person: options.Person = None,
+    user: Annotated[str | None, options.column("The same as --person.", hidden=True)] = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
     model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     defense: Annotated[
         str | Table | None,
         options.option("A defense the model is trained and seen under.", metavar="DEFENSE"),
@@ -170,17 +192,22 @@ def localise(
     quiet: bool = False,
 ) -> Report:
     """Find which layer of a model gives away what, and what protecting it costs."""
-    from leakscope.audits.inference.request import parse_part
+    from leakscope.audits.inference.request import parse_model, parse_part
     from leakscope.audits.layers.request import request_layers
     from leakscope.run.running import run_document
 
+    start = parse_model(model, weights, output)
     document, records = request_layers(
         data,
         label=label,
         secrets=secrets,
-        user=user,
+        person=person or user,
         drop=drop,
-        model=parse_part(model, "--model", 'MLP:activation="tanh"') if model else None,
+        keep=keep,
+        kinds=kinds,
+        raw=raw,
+        model=start.model,
+        start=start.weights,
         defense=parse_part(defense, "--defense", "Noise:std=0.01") if defense else None,
         batch=batch,
         rounds=rounds,
@@ -188,11 +215,11 @@ def localise(
         trials=trials,
         rehearsals=rehearsals,
         seeds=seeds,
-        rate=rate,
+        training=options.training(rate, mode),
         images=images,
         shown=show_reconstructions,
     )
-    return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)
+    return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
 
 
 def guard(
@@ -208,7 +235,10 @@ def guard(
             show_default=True,
         ),
     ] = "attribute",
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
     lams: Annotated[
         Sequence[float],
         options.option(
@@ -290,7 +320,10 @@ def guard(
         label=label,
         secret=secret,
         against=against,
+        person=person,
         drop=drop,
+        keep=keep,
+        kinds=kinds,
         lams=lams,
         width=width,
         settings=settings,
@@ -313,7 +346,16 @@ def tune(
     *,
     label: options.Label = None,
     secret: options.Secret = None,
+    person: options.Person = None,
     drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    train: options.Train = None,
+    public: options.Public = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
     max_advantage: Annotated[
         float,
         options.number("The most an adversary who knows the defense may gain: 0 is guessing, 1 certainty."),
@@ -336,26 +378,44 @@ def tune(
 
     The search plays property inference: the secret is not an input. The report's ``answer`` names the
     defense, and how to run it; the page has the same words."""
-    from leakscope.audits.inference.request import request_audit
+    from leakscope.audits.inference.request import parse_model, request_audit
     from leakscope.run.running import run_search
     from leakscope.run.tuning import Risk
 
     if not isinstance(data, str | Path):
         raise ArgumentError("tune takes the name of a dataset or the path of a file, got records in memory.")
-    risk = Risk(max_advantage, max_loss)
+    risk, start = Risk(max_advantage, max_loss), parse_model(model, weights)
+    if start.net is not None:
+        raise ArgumentError(
+            "tune takes a model by name, got a module in memory; save its state_dict and give "
+            "model='nets.Net', weights='net.pt' and trust=['nets']."
+        )
     document, _ = request_audit(
         data,
         label=label,
         secret=secret,
+        person=person,
         drop=drop,
-        training={"rate": rate},
+        keep=keep,
+        kinds=kinds,
+        train=train,
+        public=public,
+        raw=raw,
+        start=start,
+        trust=trust,
+        training=options.training(rate, mode),
         title="Defenses",
         batch=batch,
         rounds=rounds,
         trials=trials,
         rehearsals=rehearsals,
     )
-    (cell,) = (cell for cell in document["cell"] if cell["id"] == "property")
+    cell = next((cell for cell in document["cell"] if cell["id"] == "property"), None)
+    if cell is None:
+        raise ArgumentError(
+            "tune takes the secret out of the inputs, and the model has it among its own; give one that was "
+            "trained without it, or use audit with --defense."
+        )
     cell["attack"]["attacks"].append({"name": "NoiseAware"})  # among those that are tried, noise
     document = document | {"cell": [cell]}
     return run_search(document, risk, output, halvings=halvings, jobs=jobs, trust=trust, quiet=quiet)

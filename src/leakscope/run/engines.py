@@ -37,6 +37,8 @@ from leakscope.results.cell import Cell
 from leakscope.results.result import Result
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from leakscope.core.dataset import Dataset
 
 Task = tuple[Cell, int]  # a cell and its seed
@@ -97,6 +99,7 @@ def run_task(
     spare: int,
     records: Dataset | None = None,
     beats: Path | None = None,
+    net: nn.Module | None = None,
 ) -> Finished:
     """One cell in the process it is called in. What the user can put right is kept as the cell's error,
     never as a result; anything else is a defect and ends the sweep."""
@@ -113,7 +116,9 @@ def run_task(
             watch = partial(_beat, beats / cell.key(seed)) if beats and beats.is_dir() else None
             kept: dict[str, bytes] = {}
             keep = kept.__setitem__
-            result = experiment.run(cell, seed, records=records, trusted=trusted, watch=watch, keep=keep)
+            result = experiment.run(
+                cell, seed, records=records, trusted=trusted, watch=watch, keep=keep, net=net
+            )
             return Finished(result, kept)
     except LeakscopeError as error:
         return _fail(cell, seed, str(error), error.public)

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from leakscope.core.dataset import Dataset
 from leakscope.core.files import Keep
 from leakscope.data import tabled
@@ -23,9 +25,11 @@ def enter(
     trusted: Iterable[str] = (),
     watch: Watch | None = None,
     keep: Keep | None = None,
+    net: nn.Module | None = None,
 ) -> World:
     """What a cell and a seed are run in; records are loaded unless they are given."""
-    return World(cell, seed, tabled(cell.data) if records is None else records, tuple(trusted), watch, keep)
+    records = tabled(cell.data) if records is None else records
+    return World(cell, seed, records, tuple(trusted), watch, keep, net)
 
 
 def check(
@@ -35,10 +39,11 @@ def check(
     records: Dataset | None = None,
     trusted: Iterable[str] = (),
     splits: dict[Any, Any] | None = None,
+    net: nn.Module | None = None,
 ) -> None:
     """Refuse a cell that its records or its model cannot give; nothing is trained. ``splits`` keeps those of
     the same records for the next cell."""
-    world = enter(cell, seed, records=records, trusted=trusted)
+    world = enter(cell, seed, records=records, trusted=trusted, net=net)
     kind_of(cell).check(replace(world, splits=splits))
 
 
@@ -50,11 +55,12 @@ def run(
     trusted: Iterable[str] = (),
     watch: Watch | None = None,
     keep: Keep | None = None,
+    net: nn.Module | None = None,
 ) -> Result[Any]:
     """The result of one cell with one seed. ``watch`` is told how far a long training has come; ``keep`` is
     given the files that belong to it."""
     begun = time.perf_counter()
-    world = enter(cell, seed, records=records, trusted=trusted, watch=watch, keep=keep)
+    world = enter(cell, seed, records=records, trusted=trusted, watch=watch, keep=keep, net=net)
     measured = kind_of(cell).run(world)
     stamp = make(measured.records, measured.model, time.perf_counter() - begun)
     return Result[Any](

@@ -3,20 +3,28 @@ signature of the function in `leakscope.run.api` that alone has it, and nowhere 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import click
 import typer
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+else:
+    Module = Any  # nothing heavy is imported for the command line
 
 Table = dict[str, Any]
 TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can be typed
     Sequence[str]: list[str] | None,
     Sequence[float]: list[float] | None,
+    Mapping[str, str] | Sequence[str]: list[str] | None,
     Sequence[str | Table]: list[str] | None,
     str | Table | None: str | None,
+    str | Table | Module | None: str | None,
+    Literal["train", "eval"]: str,
     str | Path | None: Path | None,
 }
 
@@ -29,9 +37,16 @@ column = partial(option, metavar="COLUMN")
 number = partial(option, metavar="X", show_default=True)
 count = partial(option, metavar="N", show_default=True, min=1)
 
+
+def training(rate: float, mode: str) -> Table:
+    """The plan's table of how the victim is trained."""
+    return {"rate": rate} | ({"mode": mode} if mode != "train" else {})
+
+
 TRAINED = (  # options about a model that is trained for its audit
-    "--secret", "--user", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense", "--attack",
-    "--dp", "--clip", "--noise", "--delta",
+    "--secret", "--user", "--person", "--keep", "--as", "--train", "--public", "--known", "--batch",
+    "--rounds", "--rehearsals", "--rate", "--defense", "--attack", "--weights", "--mode", "--raw", "--dp",
+    "--clip", "--noise", "--delta",
 )  # fmt: skip
 RECORDED = ("--client", "--seen", "--centred", "--records", "--preprocessing")  # options about a recording
 
@@ -42,9 +57,45 @@ Label = Annotated[str | None, column("The column the model learns to predict; ne
 Secret = Annotated[str | None, column("The private column the adversary is after; needed for a file.")]
 User = Annotated[
     str | None,
-    column("The column that says whose record it is. It adds user inference, and splits by person."),
+    column("Ask whose records a batch holds too: the column that says it. It splits by person as well."),
+]
+Person = Annotated[
+    str | None,
+    column("The column that says whose record it is: all records of a person are private, public or test."),
 ]
 Drop = Annotated[Sequence[str], column("A column to keep out of the model's inputs; can be repeated.")]
+Keep = Annotated[
+    Sequence[str],
+    column(
+        "A column to keep that would be left out, or a label or secret whose rare values are to be kept; "
+        "can be repeated."
+    ),
+]
+Kinds = Annotated[
+    Mapping[str, str] | Sequence[str],
+    option(
+        "What a column is: number, category, date, text or identifier (the last two are left out); can be "
+        "repeated.",
+        "--as",
+        metavar="COLUMN=KIND",
+    ),
+]
+Train = Annotated[
+    int | None,
+    count(
+        "Records the model learns from.",
+        show_default="5,000, of your own table 20,000, or what a smaller one allows",
+        min=2,
+    ),
+]
+Public = Annotated[
+    int | None,
+    count(
+        "Records the adversary has to practise with.",
+        show_default="1,000, of your own table 10,000, or what a smaller one allows",
+        min=2,
+    ),
+]
 Known = Annotated[
     Sequence[str],
     column(
@@ -53,11 +104,36 @@ Known = Annotated[
     ),
 ]
 Model = Annotated[
-    str | Table | None,
+    str | Table | Module | None,
     option(
         "A model (see: leakscope list), with settings as for a defense, or your own torch.nn.Module, such as "
         "my_nets.Net, with --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
         metavar="MODEL",
+    ),
+]
+Weights = Annotated[
+    str | Path | None,
+    option(
+        "The weights of --model as you trained it: a safetensors file, or a state_dict that torch saved. "
+        "It is audited at these and trained on from there.",
+        metavar="FILE",
+    ),
+]
+Mode = Annotated[
+    Literal["train", "eval"],
+    option(
+        "The mode in which gradients are taken: train, as clients do, has batch statistics and dropout, "
+        "eval has neither.",
+        click_type=click.Choice(("train", "eval")),
+        show_default=True,
+    ),
+]
+Raw = Annotated[
+    bool,
+    option(
+        "Give the model numbers as they are, not scaled to mean 0 and deviation 1: for a model whose inputs "
+        "you prepared yourself.",
+        "--raw",
     ),
 ]
 Defenses = Annotated[

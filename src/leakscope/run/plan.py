@@ -40,7 +40,10 @@ def parse(text: str, *, trusted: Iterable[str] = (), where: str = "the plan") ->
     return from_document(document, trusted=trusted, where=where)
 
 
-def from_document(document: Table, *, trusted: Iterable[str] = (), where: str = "the plan") -> Plan:
+def from_document(
+    document: Table, *, trusted: Iterable[str] = (), where: str = "the plan", built: bool = False
+) -> Plan:
+    """The plan of a document, checked; its model is not looked up where it is ``built`` already."""
     document = dict(document)
     defaults = document.pop("defaults", {})
     cells = document.get("cell", [])
@@ -60,13 +63,13 @@ def from_document(document: Table, *, trusted: Iterable[str] = (), where: str = 
         )
     for i, cell in enumerate(plan.cell):
         try:
-            check(cell, trusted=trusted)
+            check(cell, trusted=trusted, built=built)
         except LeakscopeError as error:
             raise PlanError(f"{where}, cell {cell.id or i + 1}: {error}") from None
     return plan
 
 
-def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
+def check(cell: Cell, *, trusted: Iterable[str] = (), built: bool = False) -> None:
     """Every name known, every argument of the right kind: no data is touched."""
     batch = cell.game.get("batch", 1)
     drawn = max(cell.trials, cell.rehearsals) * (batch if isinstance(batch, int) else 1)
@@ -85,7 +88,10 @@ def check(cell: Cell, *, trusted: Iterable[str] = ()) -> None:
     else:
         called(cell.game, ("game",), trusted, given={"data"})
     construct(cell.attack, "attack", trusted=trusted)
-    architecture(cell.model, trusted=trusted)
+    if not built or cell.weights is None:
+        architecture(cell.model, trusted=trusted)
+    if cell.weights is not None and not {*cell.weights} <= {"path", "sha256"}:
+        raise PlanError(f"weights must be a table of path and sha256, got {sorted(cell.weights)}.")
     if cell.defense is not None:
         construct(cell.defense, "defense", trusted=trusted)
     if "name" not in cell.data:

@@ -9,8 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import tomli_w
+from torch import nn
 
+from leakscope.core import files
 from leakscope.core.dataset import Dataset
+from leakscope.data import tabled
+from leakscope.models import weights
 from leakscope.report.page import write
 from leakscope.report.report import Report, read_report
 from leakscope.results import store
@@ -28,15 +32,17 @@ def run_document(
     output: str | Path | None,
     *,
     records: Dataset | None = None,
+    net: nn.Module | None = None,
     jobs: int | None = None,
     trust: Sequence[str] = (),
     quiet: bool = False,
 ) -> Report:
-    """Run the plan of a document, with these records where they are in memory."""
-    plan = from_document(document, trusted=trust, where="the audit")
-    return run_text(
-        plan, tomli_w.dumps(document), output, records=records, jobs=jobs, trust=trust, quiet=quiet
-    )
+    """Run the plan of a document, with these records and this model where they are in memory."""
+    plan = from_document(document, trusted=trust, where="the audit", built=net is not None)
+    text = tomli_w.dumps(document)
+    if records is not None or net is not None:
+        return _run_here(plan, text, output, records=records, net=net, trust=trust, quiet=quiet)
+    return run_text(plan, text, output, jobs=jobs, trust=trust, quiet=quiet)
 
 
 def run_search(
@@ -72,15 +78,12 @@ def run_text(
     text: str,
     output: str | Path | None,
     *,
-    records: Dataset | None = None,
     jobs: int | None = None,
     trust: Sequence[str] = (),
     engine: Engine | None = None,
     quiet: bool = False,
 ) -> Report:
     """Run a plan that is already checked; with an ``output`` folder also write its page there."""
-    if records is not None:
-        return _run_records(plan, text, records, output, trust=trust, quiet=quiet)
     with _folder(output) as folder:
         results = run_plan(plan, text, folder, jobs=jobs, trusted=trust, engine=engine, quiet=quiet)
         if output is not None:
@@ -88,24 +91,41 @@ def run_text(
     return Report(tuple(results), text, Path(output) if output is not None else None)
 
 
-def _run_records(
-    plan: Plan, text: str, records: Dataset, output: str | Path | None, *, trust: Sequence[str], quiet: bool
+def _run_here(
+    plan: Plan,
+    text: str,
+    output: str | Path | None,
+    *,
+    records: Dataset | None,
+    net: nn.Module | None,
+    trust: Sequence[str],
+    quiet: bool,
 ) -> Report:
-    """Records in memory are played with in this process, one cell after the other."""
-    asked = store.asked(plan)
+    """Records or a model in memory are played with in this process, one cell after the other. The weights
+    are kept in the folder, so that its plan can be run again."""
+    asked, loaded = store.asked(plan), dict[str, Dataset]()
 
-    def cut(table: Table) -> Dataset:
+    def load(table: Table) -> Dataset:
+        if records is None:
+            name = repr(table)
+            if name not in loaded:
+                loaded.clear()  # one at a time in memory
+                loaded[name] = tabled(table)
+            return loaded[name]
         return records.without(*table["without"]) if table.get("without") else records
 
     for cell, seed in asked.values():
-        experiment.check(cell, seed, records=cut(cell.data), trusted=trust)
+        experiment.check(cell, seed, records=load(cell.data), trusted=trust, net=net)
     folder, results = Path(output) if output is not None else None, []
     if folder:
         store.claim(folder, text, plan.digest)
+    if folder and net is not None:
+        files.write(folder / weights.FILE, weights.serialise(net), private=True)
     with bar(quiet=quiet) as progress:
         task = progress.add_task(f"{len(asked)} cells", total=len(asked))
         for cell, seed in asked.values():
-            finished = run_task(cell, seed, trusted=tuple(trust), spare=1, records=cut(cell.data))
+            own = load(cell.data)
+            finished = run_task(cell, seed, trusted=tuple(trust), spare=1, records=own, net=net)
             results.append(finished.result)
             if folder:
                 store.save(folder, finished.result, finished.files)

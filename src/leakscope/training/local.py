@@ -62,7 +62,11 @@ class Local:
             while True:
                 yield from torch.randperm(n, generator=rng).split(self.batch)
 
-        return tuple(islice(batches(), self.steps or self.epochs * -(-n // self.batch)))
+        return tuple(islice(batches(), self.steps_of(n)))
+
+    def steps_of(self, n: int) -> int:
+        """How many steps a client of ``n`` records takes."""
+        return self.steps or self.epochs * -(-n // self.batch)
 
     def augmented(self, x: Tensor, rng: torch.Generator) -> Tensor:
         if self.augment and x.dim() != 4:
@@ -173,9 +177,11 @@ def alone(step: Step, params: Params, task: Task, *, local: Local, rate: float) 
         for name, tensor in params.items():
             held[name].copy_(tensor)
     optimiser = local.optimiser_of(leaves.values(), rate)
+    order = [rows for rows in task.order if step.takes(rows)]
+    require(bool(order), "Local.batch", "at least 2 records for a model with batch statistics", local.batch)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeded(task.seed, "layers").initial_seed())
-        for rows in task.order:
+        for rows in order:
             x = local.augmented(task.x[rows], rng)
             for name, slope in step.gradient(step.model, leaves, x, task.y[rows], rng).items():
                 leaves[name].grad = slope

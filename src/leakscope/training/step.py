@@ -13,6 +13,7 @@ from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Defense, Loss, Objective, Params
 from leakscope.defenses.gradient import Chain, Within
 from leakscope.gradients import batch_means
+from leakscope.gradients.records import JointRecords, refuse_joint_layers
 from leakscope.models import parameters
 
 Predict = Callable[[Tensor], Tensor]
@@ -39,6 +40,7 @@ class Step:
     defense: Defense
     objective: Objective | None
     names: tuple[str, ...]
+    joint: bool = False  # the model's layers join records, or draw at random
 
     @staticmethod
     def of(model: nn.Module, *, loss: Loss, defense: Defense) -> Step:
@@ -50,16 +52,23 @@ class Step:
                 f"model must be trained in every layer, got {frozen[0]!r} with requires_grad=False; put the "
                 f"part that is kept into models.Frozen."
             )
+        joint = refuse_clipping(defense, model)
         loss = defense.loss(loss)
-        return Step(model, loss, defense, _objective(defense, loss), tuple(named))
+        return Step(model, loss, defense, _objective(defense, loss), tuple(named), joint)
 
     def on(self, model: nn.Module) -> Step:
         return replace(self, model=model)
 
     @property
     def weighs(self) -> bool:
-        """Whether records are clipped one by one; what joins them has been found not to clip any."""
-        return self.objective is None and changes(self.defense, "weigh")
+        """Whether gradients are taken record by record; what joins records has been found to clip none."""
+        return self.objective is None and changes(self.defense, "weigh") and not self.joint
+
+    def takes(self, rows: Tensor) -> bool:
+        """Whether a step can be taken on these rows: of one record alone there are no batch statistics, and
+        the last batch of an epoch may be that small."""
+        joins = any(isinstance(part, nn.BatchNorm1d) and part.training for part in self.model.modules())
+        return len(rows) > 1 or not joins
 
     def gradient(
         self, predict: Predict, leaves: Params, x: Tensor, y: Tensor, rng: torch.Generator
@@ -95,6 +104,26 @@ def parts(defense: Defense) -> Iterator[Defense]:
 def changes(defense: Defense, *hooks: str) -> bool:
     """Whether a defense does anything of its own in one of these hooks."""
     return any(getattr(type(defense), hook) is not getattr(Defense, hook) for hook in hooks)
+
+
+def refuse_clipping(defense: Defense, model: nn.Module | None = None) -> bool:
+    """Refuse a defense that acts on single records where a record has no gradient of its own; whether that is
+    so. A ``model`` is asked for its layers; without one it is known to be so."""
+    reason = "the model joins the records of a batch, or draws at random"
+    try:
+        if model is not None:
+            refuse_joint_layers(model)
+            return False
+    except JointRecords as error:
+        reason = str(error).partition(";")[0]
+    for part in parts(defense):
+        if changes(part, "weigh"):
+            raise ArgumentError(
+                f"{part!r} clips the gradient of each record, and here a record has none of its own: "
+                f"{reason}; use GroupNorm in place of batch normalisation, or evaluation mode (model.eval(), "
+                f"--mode eval)."
+            )
+    return True
 
 
 def on_updates(defense: Defense, argument: str, *, secret: bool = False) -> None:

@@ -272,8 +272,13 @@ def list_secrets(game: Table) -> list[tuple[str, str | None]]:
 
 
 def describe_columns(data: Dataset) -> list[list[Any]]:
-    """Each column's name, place and categories, by which records can be told to be encoded alike."""
-    return [[column.name, column.start, column.stop, list(column.values)] for column in data.columns]
+    """Each column's name, place and categories, and what stands for missing numbers where some are: by these
+    records can be encoded alike."""
+    return [
+        [column.name, column.start, column.stop, list(column.values)]
+        + ([] if column.fill is None else [column.fill])
+        for column in data.columns
+    ]
 
 
 def _prepare(train: Dataset, scaling: tuple[Tensor, Tensor] | None) -> dict[str, Any]:

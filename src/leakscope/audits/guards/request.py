@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,8 @@ from leakscope.core.catalogue import roles
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import tabled
-from leakscope.data.tabular import rows_as
+from leakscope.data.reading import ENDINGS
+from leakscope.data.tabular import marks_as, rows_as
 from leakscope.guards.encoder import Encoder, load_encoder
 from leakscope.results.cell import Table
 
@@ -35,7 +36,10 @@ def request_guard(
     label: str | None,
     secret: str | None,
     against: str,
+    person: str | None = None,
     drop: Sequence[str],
+    keep: Sequence[str] = (),
+    kinds: Mapping[str, str] | Sequence[str] = (),
     lams: Sequence[float],
     settings: Table,
     width: int,
@@ -56,7 +60,16 @@ def request_guard(
         raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
     column = secret or SECRETS.get(stem(data)) if against in COLUMNED else None
     hidden = [column] if column else []
-    table, records, held = open_data(data, label=label, secrets=hidden, drop=drop, needed=against in COLUMNED)
+    table, records, held = open_data(
+        data,
+        label=label,
+        secrets=hidden,
+        person=person,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        needed=against in COLUMNED,
+    )
     if against in COLUMNED:
         if column is None:
             there = ", ".join(records.private) or "none"
@@ -86,6 +99,11 @@ def request_guard(
         games.append((text, {"guard": tuned} | asked))
     third = len(records) // 3  # for the guard, and for the adversary
     sizes = {"train": train or min(12_000, third), "public": public or min(15_000, third)}
+    if person:  # sizes then count people
+        present([person], list(records.private), records, "private column")
+        share = len(records.secret(person).unique()) / len(records)
+        table = table | {"by": person}
+        sizes = {part: max(2, int(share * size)) for part, size in sizes.items()}
     document = {
         "name": f"Guard of {stem(data)}",
         "seeds": list(range(seeds)),
@@ -156,11 +174,16 @@ def encoded(
 def _inputs(
     data: str, encoder: Encoder, *, label: str | None, secret: str | None, labels: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Records as the encoder's own were before scaling, and labels if they are asked for. Of a CSV no more
+    """Records as the encoder's own were before scaling, and labels if they are asked for. Of a table no more
     than the encoder's columns is read, by its own categories."""
-    columns = [Column(n, a, b, tuple(v)) for n, a, b, v in encoder.about.get("columns", ())]
-    if Path(data).suffix in (".csv", ".gz") and columns and not labels:
-        return rows_as(data, columns), None
+    known_columns = encoder.about.get("columns", ())
+    columns = [
+        Column(n, a, b, tuple(v), fill=fill[0] if fill else None) for n, a, b, v, *fill in known_columns
+    ]
+    if Path(data).suffix in ENDINGS and columns:
+        if labels and label is None:
+            raise ArgumentError(f"--labels needs the --label of {data}; say which column it is.")
+        return rows_as(data, columns), marks_as(data, str(label)) if labels else None
     table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
     records = tabled(table)
     wanted = [list(column) for column in encoder.about.get("columns", ())]

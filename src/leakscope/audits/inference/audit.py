@@ -66,7 +66,8 @@ def run(world: World) -> Measured[Played]:
     stage = set_stage(world)
     victim = train_victim(world, stage.parts.train, defend(world))
     played = play_stage(world, stage, victim)
-    return Measured(played, stage.parts.described, describe_model(world, victim.model))
+    net = describe_model(world, victim.model, stage.parts.train, test=stage.parts.test)
+    return Measured(played, stage.parts.described, net)
 
 
 def play_stage(world: World, stage: Stage, victim: Victim) -> Played:

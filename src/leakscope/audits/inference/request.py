@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
 
 from leakscope.core.catalogue import DATA
 from leakscope.core.dataset import PUBLIC, SHADOW_SHARE, TRAIN, TRAIN_SHARE, Dataset
-from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError, PlanError
 from leakscope.core.fingerprints import keyed
 from leakscope.data import from_csv, tabled
+from leakscope.data.fates import list_kinds
 from leakscope.data.files import absent, sha256
+from leakscope.data.reading import ENDINGS
+from leakscope.models import weights
 
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
@@ -23,6 +30,7 @@ TRIED: tuple[Table, ...] = (  # defenses that an audit tries on its first questi
     {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that it can hold; it costs what it costs
 )
 NONE = "none"  # the word for no defense
+OWN_TRAIN, OWN_PUBLIC = 20_000, 10_000  # records of one's own table that are used, where it has so many
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
     "digits": "even",
@@ -46,13 +54,21 @@ def open_data(
     label: str | None,
     secrets: Sequence[str],
     user: str | None = None,
+    person: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    kinds: Mapping[str, str] | Sequence[str] = (),
     needed: bool = True,
+    raw: bool = False,
 ) -> tuple[Table, Dataset, Dataset | None]:
     """The plan's data table, the records, and the same records again where they are in memory only: those of
-    a `Dataset` or a DataFrame."""
+    a `Dataset`, a DataFrame or a pair of inputs and labels."""
+    kinds = dict(kinds) if isinstance(kinds, Mapping) else list_kinds(kinds)
+    columns: Table = {"user": user, "person": person, "drop": list(drop), "keep": list(keep), "kinds": kinds}
+    columns = {key: value for key, value in columns.items() if value}
     if isinstance(data, str | Path):
-        table = source(str(data), label=label, secrets=secrets, user=user, drop=drop, needed=needed)
+        table = source(str(data), label=label, secrets=secrets, needed=needed, **columns)
+        table |= {"raw": True} if raw else {}
         records = tabled({key: value for key, value in table.items() if key != "without"})
         if label is not None and label != records.label:
             raise ArgumentError(
@@ -60,25 +76,33 @@ def open_data(
             )
         return table, records, None
     if not isinstance(data, Dataset):
-        data, drop = _from_frame(data, label=label, secrets=secrets, user=user, drop=drop), ()
-    table = {"name": data.name} | ({"without": list(drop)} if drop else {})
+        frame, label = _frame(data, label)
+        if label is None or (needed and not secrets):
+            raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
+        data, drop = from_csv(frame, label=label, secrets=list(secrets), **columns), ()
+    table = {"name": data.name} | ({"without": list(drop)} if drop else {}) | ({"raw": True} if raw else {})
+    data = replace(data, raw=raw or data.raw)
     return table, data, data
 
 
-def _from_frame(
-    frame: Any, *, label: str | None, secrets: Sequence[str], user: str | None, drop: Sequence[str]
-) -> Dataset:
-    """A DataFrame as a table on disk would be read."""
-    if not hasattr(frame, "to_csv"):
+def _frame(data: Any, label: str | None) -> tuple[pd.DataFrame, str | None]:
+    """A DataFrame, or a pair of inputs and labels as scikit-learn has them, and the name of the label."""
+    if isinstance(data, pd.DataFrame):
+        return data, label
+    if not isinstance(data, tuple) or len(data) != 2 or np.ndim(data[0]) != 2 or np.ndim(data[1]) != 1:
         raise ArgumentError(
-            f"data must be a known name, a path, a Dataset or a DataFrame, got {type(frame).__name__}."
+            f"data must be a known name, a path, a Dataset, a DataFrame or a pair of inputs (n, columns) and "
+            f"labels (n,), got {type(data).__name__}."
         )
-    if label is None or not secrets:
-        raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "table.csv"
-        frame.to_csv(path, index=False)
-        return from_csv(path, label=label, secrets=list(secrets), user=user, drop=list(drop))
+    inputs, marks = data
+    if len(inputs) != len(marks):
+        raise ArgumentError(f"a pair must have as many labels as inputs, got {len(marks)} and {len(inputs)}.")
+    name = label or str(getattr(marks, "name", None) or "label")
+    if not isinstance(inputs, pd.DataFrame):
+        inputs = pd.DataFrame(np.asarray(inputs)).add_prefix("x")
+    if name in inputs.columns:
+        raise ArgumentError(f"--label must be no column of the inputs, got {name!r}; name it otherwise.")
+    return inputs.assign(**{name: np.asarray(marks)}), name
 
 
 def request_audit(
@@ -87,28 +111,80 @@ def request_audit(
     label: str | None,
     secret: str | None,
     user: str | None = None,
+    person: str | None = None,
     drop: Sequence[str] = (),
+    keep: Sequence[str] = (),
+    kinds: Mapping[str, str] | Sequence[str] = (),
     known: Sequence[str] = (),
     title: str = "Audit",
+    raw: bool = False,
+    start: Start | None = None,
+    trust: Sequence[str] = (),
     **options: Any,
 ) -> tuple[Table, Dataset | None]:
     """The plan for what was asked, every name in it checked, and the records where they are in memory only;
-    options are those of `document`."""
+    ``start`` is the model, other options are those of `document`."""
+    if user and person and user != person:
+        raise ArgumentError(f"--user splits by {user!r} already, got --person {person!r} too; leave one out.")
     table, records, held = open_data(
-        data, label=label, secrets=[secret] if secret else [], user=user, drop=drop
+        data,
+        label=label,
+        secrets=[secret] if secret else [],
+        user=user,
+        person=person,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        raw=raw,
     )
     taken_out = table.get("without", ())
     wanted = secret or SECRETS.get(str(data) if isinstance(data, str) else records.name)
     if wanted is None:
         there = ", ".join(records.private) or "none"
         raise ArgumentError(f"--secret is missing; {stem(data)} has: {there}.")
+    own = "path" in table or not isinstance(data, str | Path | Dataset)
     columns = [column.name for column in records.columns]
-    asked = [name for name in (*taken_out, *known) if name != "*" or not columns]
-    present([wanted, *([user] if user else [])], list(records.private), records, "private column")
-    present(asked, columns, records, "column")
+    inputs = [name for name in (*taken_out, *known) if name != "*" or not columns]
+    people = [name for name in (user, person) if name]
+    present([wanted, *people], list(records.private), records, "private column")
+    present(inputs, columns, records, "column")
     records = records.without(*taken_out) if taken_out else records
-    name = f"{title} of {stem(data)}"
-    return document(records, table, secret=wanted, user=user, known=known, name=name, **options), held
+    start, inside = start or Start(), False
+    if start.weights and records.has(wanted):
+        inside = takes(start, records, wanted, trust)
+        if not inside:
+            table = table | {"without": [*taken_out, wanted]}
+            records = records.without(wanted)
+    asked = document(
+        records,
+        table,
+        secret=wanted,
+        user=user,
+        person=person,
+        known=known,
+        name=f"{title} of {stem(data)}",
+        model=start.model,
+        weights=start.weights,
+        inside=inside,
+        most=(OWN_TRAIN, OWN_PUBLIC) if own else None,
+        **options,
+    )
+    return asked, held
+
+
+def takes(start: Start, records: Dataset, secret: str, trust: Sequence[str]) -> bool:
+    """Whether a trained model has the secret among its inputs, or all other columns and not that one; refused
+    where it takes neither."""
+    build = weights.starting(start.model or {}, start.weights, start.net, trusted=trust)
+    try:
+        build(records.completed(records))
+    except PlanError as error:
+        try:
+            build(records.without(secret).completed(records.without(secret)))
+        except PlanError:
+            raise PlanError(f"{str(error).removesuffix('.')} (nor does it fit without {secret!r}).") from None
+        return False
+    return True
 
 
 def present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: str) -> None:
@@ -119,31 +195,34 @@ def present(names: Sequence[str], there: Sequence[str], records: Dataset, kind: 
 
 
 def source(
-    data: str,
-    *,
-    label: str | None,
-    secrets: Sequence[str],
-    user: str | None = None,
-    drop: Sequence[str] = (),
-    needed: bool = True,
+    data: str, *, label: str | None, secrets: Sequence[str], needed: bool = True, **columns: Any
 ) -> Table:
-    """The plan's data table; of a file label and secrets must be named, unless no secret is ``needed``."""
-    path = Path(data)
-    if path.suffix not in (".csv", ".gz", ".npz"):
+    """The plan's data table; of a file label and secrets must be named, unless no secret is ``needed``.
+    ``columns`` are the other options of `from_csv`."""
+    path, drop = Path(data), columns.get("drop")
+    if path.suffix.lower() not in (*ENDINGS, ".npz"):
         if data not in DATA:
             unknown = absent(data, list(DATA), where="the list of known data", kind="dataset")
-            ending = "a file of your own must end in .csv, .csv.gz or .npz"
+            ending = f"a file of your own must end in {', '.join((*ENDINGS, '.npz'))}"
             raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
         return {"name": data, "without": list(drop)} if drop else {"name": data}
     if label is None or (needed and not secrets):
         raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
-    kind = "npz" if path.suffix == ".npz" else "csv"
-    table: Table = {"name": kind, "path": str(path.resolve()), "sha256": keyed(sha256(path))}
-    if kind == "npz":
-        table |= {"y": label, "secrets": [*secrets, *([user] if user else [])]}
+    file: Table = {"path": str(path.resolve()), "sha256": keyed(sha256(path))}
+    if path.suffix == ".npz":
+        for option in ("keep", "kinds"):
+            if columns.get(option):
+                word = {"keep": "--keep", "kinds": "--as"}[option]
+                raise ArgumentError(f"{word} is for the columns of a table, and {data} holds arrays.")
+        people = [columns[key] for key in ("user", "person") if columns.get(key)]
+        table: Table = {
+            "name": "npz",
+            **file,
+            "y": label,
+            "secrets": list(dict.fromkeys([*secrets, *people])),
+        }
         return table | ({"without": list(drop)} if drop else {})
-    table |= {"label": label, "secrets": list(secrets)}
-    return table | ({"drop": list(drop)} if drop else {}) | ({"user": user} if user else {})
+    return {"name": "csv", **file, "label": label, "secrets": list(secrets), **columns}
 
 
 def parse_part(part: str | Table, option: str, example: str) -> Table:
@@ -169,19 +248,58 @@ def list_defenses(defenses: Sequence[str | Table]) -> list[Table]:
     return [parse_part(part, "--defense", "Pruning:rate=0.99") for part in named]
 
 
+@dataclass(frozen=True, eq=False)
+class Start:
+    """The model that is audited, as a plan names it: its table, the ``weights`` that it starts with, and the
+    module itself where it is in memory."""
+
+    model: Table | None = None
+    weights: Table | None = None
+    net: nn.Module | None = None
+
+
+def parse_model(model: Any, path: str | Path | None, output: str | Path | None = None) -> Start:
+    """The model that was asked for: a name, a table or a module in memory, and the file of its weights."""
+    if isinstance(model, nn.Module):
+        if path is not None:
+            raise ArgumentError(
+                f"weights must be left out for a module in memory, which has its own, got {str(path)!r}."
+            )
+        table: Table = {"sha256": weights.fingerprint(weights.serialise(model))}
+        if output is not None:
+            table["path"] = str((Path(output) / weights.FILE).resolve())
+        kind = type(model)
+        return Start({"name": f"{kind.__module__}.{kind.__qualname__}"}, table, model)
+    part = parse_part(model, "--model", 'MLP:activation="tanh"') if model else None
+    if path is None:
+        return Start(part)
+    if part is None:
+        raise ArgumentError(
+            f"--weights needs --model, which says what they are the weights of, got {str(path)!r}."
+        )
+    weights.read(path)  # refuses
+    return Start(part, {"path": str(Path(path).resolve()), "sha256": keyed(sha256(path))})
+
+
 def document(
     records: Dataset,
     table: Table,
     *,
     secret: str,
     user: str | None = None,
+    person: str | None = None,
     known: Sequence[str] = (),
+    train: int | None = None,
+    public: int | None = None,
+    most: tuple[int, int] | None = None,
     batch: int = 16,
     rounds: int = 5,
     trials: int = 2_000,
     rehearsals: int = 2_000,
     seeds: int = 1,
     model: Table | None = None,
+    weights: Table | None = None,
+    inside: bool = False,
     training: Table | None = None,
     defenses: Sequence[Table] = (),
     tried: Sequence[Table] = (),
@@ -193,22 +311,26 @@ def document(
     and distributional inference with it taken out, user inference if a column says who is who.
 
     Each again under every one of ``defenses``, and the first under those to be ``tried``, against an
-    adversary who knows it. Every game is played by the
-    strongest of several attacks, or by the ``attack`` that is named. ``dp``, a DPSGD table, adds the audit
-    of one attribute's epsilon. With a ``user`` all records are split by person."""
+    adversary who knows it. Every game is played by the strongest of several attacks, or by the ``attack``
+    that is named. ``weights`` are those of the ``model``;
+    one that has the secret ``inside`` its inputs plays no game without it. ``dp``, a DPSGD table, adds the
+    audit of one attribute's epsilon. With a ``user`` or a ``person`` all records are split by person.
+    ``train`` and ``public`` count records; without them as many are used as `Dataset.split` says, or up to
+    ``most``."""
     records.secret(secret)
-    table = {**table, "by": user} if user else table
+    people = user or person
+    table = {**table, "by": people} if people else table
     width = 3 if records.columns else 10
-    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch)
+    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, inside=inside)
     bare = list(cells)
     for defense, chosen in [*((one, bare) for one in defenses), *((one, bare[:1]) for one in tried)]:
         cells += [cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense} for cell in chosen]
     cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
+    cells = [cell | {"weights": weights} for cell in cells] if weights else cells
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
-    if user:
-        people = _people(records, secret, user)
-        cells = [cell if "user" in cell["game"] else cell | people for cell in cells]
+    sizes = _sizes(records, secret, people, train=train, public=public, most=most)
+    cells = [cell if "user" in cell["game"] else cell | sizes for cell in cells]
     defaults: Table = {
         "data": table,
         "model": model or _model(records),
@@ -248,6 +370,7 @@ def _cells(
     user: str | None,
     known: Sequence[str],
     batch: int,
+    inside: bool,
 ) -> list[Table]:
     cells: list[Table] = []
     inference: Table = {"name": "Inference", "secret": secret, "batch": batch}
@@ -256,8 +379,10 @@ def _cells(
     outside = dict(table)
     if records.has(secret):
         cells.append({"id": "attribute", "game": inference})
+    if records.has(secret) and not inside:
         outside["without"] = [*table.get("without", ()), secret]
-    cells.append({"id": "property", "game": inference, "data": outside})
+    if not inside:
+        cells.append({"id": "property", "game": inference, "data": outside})
     cells.append(
         {
             "id": "distribution",
@@ -300,15 +425,33 @@ def _model(records: Dataset) -> Table:
     return {"name": "MLP", "hidden": [64, 64] if wide else [32, 16]}
 
 
-def _people(records: Dataset, secret: str, user: str) -> Table:
-    """How many people are private and how many public: as many as have the records `Dataset.split` takes
-    when it splits records, within the same shares, and `FEWEST_PEOPLE` of each where there are so many."""
+def _sizes(
+    records: Dataset,
+    secret: str,
+    people: str | None,
+    *,
+    train: int | None,
+    public: int | None,
+    most: tuple[int, int] | None,
+) -> Table:
+    """How many records, or people, are private and how many public, where `Dataset.split` is not left to say
+    it. Of people: as many as have so many records, within the same shares, and `FEWEST_PEOPLE` of each where
+    there are so many."""
     counts = records.secret(secret).unique(return_counts=True)[1]
-    people = len(records.secret(user).unique())
-    wanted = people * PUBLIC / len(counts) / int(counts.min())
-    public = round(min(max(wanted, FEWEST_PEOPLE), SHADOW_SHARE * people))
-    train = int(min(max(people * TRAIN / len(records), FEWEST_PEOPLE), TRAIN_SHARE * (people - public)))
-    return {"train": max(train, 2), "public": max(public, 2)}
+    wanted = most or (TRAIN, PUBLIC)
+    if people:
+        number = len(records.secret(people).unique())
+        each = number * (public or wanted[1]) / len(counts) / int(counts.min())
+        shadow = round(min(max(each, FEWEST_PEOPLE), SHADOW_SHARE * number))
+        private = number * (train or wanted[0]) / len(records)
+        private = int(min(max(private, FEWEST_PEOPLE), TRAIN_SHARE * (number - shadow)))
+        return {"train": max(private, 2), "public": max(shadow, 2)}
+    sizes: Table = {"train": train, "public": public}
+    if most:
+        each = min(wanted[1] // len(counts), int(SHADOW_SHARE * int(counts.min())))
+        sizes["public"] = public or max(each, 1) * len(counts)
+        sizes["train"] = train or min(wanted[0], int(TRAIN_SHARE * (len(records) - sizes["public"])))
+    return {key: value for key, value in sizes.items() if value is not None}
 
 
 def _user_cell(records: Dataset, user: str, *, batch: int) -> Table:

@@ -177,7 +177,7 @@ class LayerAudit:
         attempts = attacker.attack(
             channel,
             {**sets, "": tuple(layers)},
-            {**groups, "": tuple(channel.rounds[0])},
+            {**groups, "": tuple(name for name, _ in channel.model.named_parameters())},
             rng=seeded(seed, "latent", game.secret),
         )
         labels = attacker.count_labels(seeded(seed, "labels", game.secret))
@@ -216,7 +216,7 @@ class LayerAudit:
         count = min(self.sensitive, len(train) // (1 + mixed))
         rows = torch.randperm(len(train), generator=rng)[: count * (1 + mixed)].view(count, 1 + mixed)
         columns = None if train.x[0].numel() <= self.columns else self.columns
-        batch, bare = Batch(train, rows), channel.undefended()
+        batch, bare = Batch(train, rows), channel.undefended().of_single_records(train)
         state = rng.get_state()
         found = norms(bare, batch, columns=columns, rng=rng)
         rng.set_state(state)

@@ -77,7 +77,8 @@ class LayersKind:
             trials=cell.trials,
             seed=world.seed,
         )
-        return Measured(found, parts.described, describe_model(world, victim.model))
+        net = describe_model(world, victim.model, parts.train, test=parts.test)
+        return Measured(found, parts.described, net)
 
     def numbers(self, cell: Cell, found: LayersFound, about: Number) -> Iterator[Number]:
         """All layers at once and each alone, for every secret; then the inputs, what was tried, and what

@@ -108,7 +108,7 @@ def compare_values(
 ) -> tuple[dict[str, SubspaceGap[Estimate]], dict[str, SampleRatio[Estimate]]]:
     """The subspace distance between the mean gradients of the secret's two most frequent values, layer by
     layer, and the two-sample statistic of the attack's features of single records."""
-    draw, permute = fork(rng, 2)
+    channel, (draw, permute) = channel.of_single_records(game.data), fork(rng, 2)
     sides = _sides(game, channel, by, draw)
     params = channel.rounds[0]
     people, layers = [], []

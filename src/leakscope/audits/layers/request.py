@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakscope.audits.inference.request import SECRETS, open_data, present, stem
@@ -22,9 +22,13 @@ def request_layers(
     *,
     label: str | None,
     secrets: Sequence[str],
-    user: str | None,
+    person: str | None,
     drop: Sequence[str],
+    keep: Sequence[str] = (),
+    kinds: Mapping[str, str] | Sequence[str] = (),
+    raw: bool = False,
     model: Table | None,
+    start: Table | None = None,
     defense: Table | None,
     batch: int,
     rounds: int,
@@ -32,18 +36,20 @@ def request_layers(
     trials: int,
     rehearsals: int,
     seeds: int,
-    rate: float,
+    training: Table,
     images: int | None,
     shown: bool,
 ) -> tuple[Table, Dataset | None]:
     """The plan of one localisation, every name in it checked, and the records if they are in memory only."""
-    table, records, held = open_data(data, label=label, secrets=secrets, user=user, drop=drop)
+    table, records, held = open_data(
+        data, label=label, secrets=secrets, person=person, drop=drop, keep=keep, kinds=kinds, raw=raw
+    )
     name = stem(data)
     wanted = list(secrets) or [s for s in SEVERAL.get(name, (SECRETS.get(name, ""),)) if s]
     if not wanted:
         raise ArgumentError(f"--secret is missing; {name} has: {', '.join(records.private) or 'none'}.")
-    user = user or PEOPLE.get(name)
-    present([*wanted, *([user] if user else [])], list(records.private), records, "private column")
+    person = person or PEOPLE.get(name)
+    present([*wanted, *([person] if person else [])], list(records.private), records, "private column")
     picture = records.x.dim() == 4 and min(records.x.shape[2:]) >= WINDOW
     game: Table = {"name": "LayerAudit", "secrets": wanted, "batch": batch}
     if picture and images != 0:
@@ -55,17 +61,19 @@ def request_layers(
         )
     cell: Table = {
         "id": "layers",
-        "game": game | ({"people": user} if user else {}),
+        "game": game | ({"people": person} if person else {}),
         "data": table,
         "model": model or _model(records, picture=picture),
         "rounds": rounds,
         "observe": [observed],
         "trials": trials,
         "rehearsals": rehearsals,
-        "training": {"rate": rate, "batch": 32},
+        "training": {"batch": 32} | training,
     }
-    if user:
-        people = len(records.secret(user).unique())
+    if start:
+        cell["weights"] = start
+    if person:
+        people = len(records.secret(person).unique())
         cell |= {"train": max(2, int(PRIVATE * people)), "public": max(2, int(PUBLIC * people))}
     if defense:
         cell["defense"] = defense

@@ -52,7 +52,8 @@ def run(world: World) -> Measured[Certified]:
         rng=seeded(world.seed, "play"),
         values=parts.records.told_names(audit.attribute),
     )
-    return Measured(found, parts.described, describe_model(world, victim.model))
+    net = describe_model(world, victim.model, parts.train, test=parts.test)
+    return Measured(found, parts.described, net)
 
 
 def play_audit(

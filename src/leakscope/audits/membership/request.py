@@ -19,6 +19,7 @@ from leakscope.core.rng import seeded
 from leakscope.core.tables import architecture, construct
 from leakscope.data import tabled
 from leakscope.data.files import sha256
+from leakscope.data.reading import ENDINGS
 from leakscope.gradients import moments
 from leakscope.models import build, parameters
 from leakscope.results.cell import Cell, Table
@@ -27,7 +28,7 @@ from leakscope.training.recording import Recording
 from leakscope.training.recording.index import INDEX, Shapes
 
 ATTACKS = ("Cosine", "Whitened", "Loss", "FedLoss")
-FILES = (".csv", ".gz", ".npz")
+FILES = (*ENDINGS, ".npz")
 
 
 def request_recording(
@@ -84,7 +85,7 @@ def _table(data: str, *, label: str, client: str, drop: Sequence[str]) -> Table:
     path = Path(data)
     if path.suffix not in FILES:
         raise ArgumentError(
-            f"with --recording DATA must be a file of candidates that ends in .csv, .csv.gz or .npz, got "
+            f"with --recording DATA must be a file of candidates that ends in {', '.join(FILES)}, got "
             f"{data!r}."
         )
     if label == client:
@@ -96,7 +97,7 @@ def _table(data: str, *, label: str, client: str, drop: Sequence[str]) -> Table:
                 f"--drop is for the columns of a table, and {data} holds arrays; leave it out."
             )
         return {"name": "npz", **file, "y": label, "secrets": [client]}
-    table = {"name": "csv", **file, "label": label, "secrets": [], "user": client}
+    table = {"name": "csv", **file, "label": label, "secrets": [], "user": client, "keep": ["*"]}
     return table | ({"drop": list(drop)} if drop else {})
 
 

@@ -113,7 +113,8 @@ class MembershipAudit:
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility)
         found = found.model_copy(update={"guarantee": self._account(cell, model)})
-        return Measured(found, describe(world.records), describe_model(world, model))
+        net = describe_model(world, model, who.members[0], test=who.others)
+        return Measured(found, describe(world.records), net)
 
     def _prepare(self, world: World) -> tuple[Roster, nn.Module, Defense]:
         """Who is who, the model before it is trained, and the defense with records of the clients' own if it

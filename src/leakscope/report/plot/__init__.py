@@ -104,7 +104,7 @@ def roc(
     points = [Mark(rate, value, tip, up=(low, high)) for rate, (value, low, high), tip in marks]
     panel = Panel(frame(across, linear((0, 1), hits, percent=True, grid=True)), points, curves)
     desc = "Hits against false alarms; the higher above the dashed line of chance, the more leaks. "
-    return draw([panel], title, desc + "Data below.")
+    return draw([panel], title, desc + "Data below.", "roc")
 
 
 def rounds(single: Sequence[Whisker], accumulated: Sequence[Whisker], *, title: str) -> str:
@@ -126,7 +126,7 @@ def rounds(single: Sequence[Whisker], accumulated: Sequence[Whisker], *, title: 
     key = ("first", "rounds so far"), ("hollow", "one round alone")
     panel = Panel(frame(across, linear((floor, 1), "AUROC", grid=True), key=key), marks, curves)
     desc = "AUROC after each observed round with its interval; 0.5 is chance, 1 is certainty. Data below."
-    return draw([panel], title, desc)
+    return draw([panel], title, desc, "rounds")
 
 
 def frontier(
@@ -138,7 +138,7 @@ def frontier(
     inside = frame(across, linear((0, 1), "advantage of the adversary", grid=True), tall=264)
     panel = Panel(inside, marks, washes=[((across.low, 0), (across.high, goal))])
     desc = "Advantage against utility, one mark per setting; the bottom right corner is ideal. Data below."
-    return draw([panel], title, desc), panel.words()[1]
+    return draw([panel], title, desc, "frontier"), panel.words()[1]
 
 
 def histogram(
@@ -160,7 +160,9 @@ def histogram(
         curves.append(Curve([(edges[0], 0), *corners, (edges[-1], 0)], f"series {style} area", tip=tip))
     up = linear((0, 1.04 * max(map(max, shares))), "share of trials", percent=True, grid=True)
     desc = "The less the two overlap, the better an auditor tells the two records apart. Data below."
-    return draw([Panel(frame(linear(span, "test statistic"), up, key=key), curves=curves)], title, desc)
+    return draw(
+        [Panel(frame(linear(span, "test statistic"), up, key=key), curves=curves)], title, desc, "histogram"
+    )
 
 
 def epsilons(
@@ -188,7 +190,9 @@ def epsilons(
     ]
     level = [(i + side, most) for i, (_, _, most) in enumerate(columns) if most for side in (-0.5, 0.5)]
     desc = "Certified lower bounds and theoretical values of epsilon for each setting. Data below."
-    return draw([Panel(inside, marks, [Curve(level, "chance", limit)] if level else [])], title, desc)
+    return draw(
+        [Panel(inside, marks, [Curve(level, "chance", limit)] if level else [])], title, desc, "epsilon"
+    )
 
 
 def cloud(groups: Sequence[Sequence[Point]], *, title: str, desc: str) -> str:
@@ -199,4 +203,4 @@ def cloud(groups: Sequence[Sequence[Point]], *, title: str, desc: str) -> str:
     x, y = (Scale((a + b - wide) / 2, (a + b + wide) / 2, 8, SIDE - 8) for a, b in spans)
     spots = ["".join(f"M{at(x(a), y(b))}{SPOTS[i]}" for a, b in group) for i, group in enumerate(groups)]
     parts = [path(d, f"spot s{i}") for i, d in enumerate(spots)]
-    return picture("scatter", f'viewBox="0 0 {SIDE} {SIDE}"', title, desc, parts)
+    return picture("scatter", f'viewBox="0 0 {SIDE} {SIDE}"', title, desc, parts, "map")

@@ -129,9 +129,9 @@ class Panel:
             yield _tell(mark.tip, mark.lines(self.frame, *place) + mark.drawing(*place), tip)
 
 
-def draw(panels: Sequence[Panel], title: str, desc: str, style: str = "chart") -> str:
-    """A picture of panels below one another. Under the last, the words of the mark that is looked at: in the
-    line of the axis's title where both have room."""
+def draw(panels: Sequence[Panel], title: str, desc: str, name: str, style: str = "chart") -> str:
+    """A picture of panels below one another, of the kind ``name``. Under the last, the words of the mark that
+    is looked at: in the line of the axis's title where both have room."""
     last, wide = panels[-1].frame, max(panel.frame.width for panel in panels)
     names = wrap(last.title, wide - RIGHT - last.x.start) if last.title else []
     tips = [mark.tip for panel in panels for mark in panel.marks if mark.tip]
@@ -150,12 +150,14 @@ def draw(panels: Sequence[Panel], title: str, desc: str, style: str = "chart") -
     parts = [text(last.x.start, last.end + LINE * i, words) for i, words in enumerate(names, start=1)]
     parts += [part for panel in panels for part in panel.drawing(tip)]
     size = f' width="{at(wide)}" height="{at(height)}"' if style == "map" else ""
-    return picture(style, f'viewBox="0 0 {at(wide, height)}"{size}', title, desc, parts)
+    return picture(style, f'viewBox="0 0 {at(wide, height)}"{size}', title, desc, parts, name)
 
 
-def picture(style: str, size: str, title: str, desc: str, parts: Iterable[str]) -> str:
+def picture(style: str, size: str, title: str, desc: str, parts: Iterable[str], name: str = "") -> str:
+    """SVG, with the name by which it can be cut out of its page where it has one."""
+    kind = f' data-figure="{name}"' if name else ""
     head = f"<title>{escape(title)}</title><desc>{escape(desc)}</desc>"
-    return f'<svg class="{style}" {size} role="img">{head}{"".join(parts)}</svg>'
+    return f'<svg class="{style}" {size} role="img"{kind}>{head}{"".join(parts)}</svg>'
 
 
 def _tell(words: str, drawing: str, tip: Callable[[str], str]) -> str:

@@ -124,7 +124,7 @@ def _draw_trade_off(page: GuardPage) -> tuple[Markup, list[tuple[Mark, str]]]:
     numbered = panel.words()[1]
     unnamed = [(mark, kind) for mark, kind in every if mark.number in numbered]
     title = f"What guards buy and cost, {page.title}, {page.data}"
-    return Markup(draw([panel], title, desc + "Data below.")), unnamed
+    return Markup(draw([panel], title, desc + "Data below.", "frontier")), unnamed
 
 
 def _draw_information(family: Sequence[tuple[GuardSetting, Mapping[str, Average]]], title: str) -> str:
@@ -141,7 +141,7 @@ def _draw_information(family: Sequence[tuple[GuardSetting, Mapping[str, Average]
             points.append(Mark(one.lam or 0.0, a.value, tip, place + 1, not place, up=(a.low, a.high)))
     panel = Panel(frame(across, linear([0.0, *ends], "nats", pad=0.06, grid=True)), points, curves)
     desc = "Estimated information about the secret in the representation, by lambda. Data below."
-    return draw([panel], title, desc)
+    return draw([panel], title, desc, "information")
 
 
 def _draw_map(one: Scatter, title: str) -> str:

@@ -100,7 +100,7 @@ def _draw(one: LayerMap, title: str) -> str:
         inside = frame(categories(under), up, wide=wide * len(heads), tall=170, above=above)
         panels.append(Panel(inside, marks, [*beside, *curves], washes))
     desc = "What each layer gives away, as a share of the most that is possible, with intervals. Data below."
-    return draw(panels, title, desc, "map") if panels else ""
+    return draw(panels, title, desc, "layers", "map") if panels else ""
 
 
 def _extras(one: LayerMap) -> list[tuple[str, str, str]]:

@@ -1,0 +1,294 @@
+"""Exact records of a table from the row space of its first layer's gradient or upload, each with its proof.
+
+The layer's gradient is [dW | db] = Σ d (x, 1)' over the records behind it, and an upload after steps of SGD
+is a sum of such terms: its rows are combinations of records, and records are the points of the space that
+they span whose categories are one-hot (compare Vero et al., ICML 2023, and Dimitrov et al., NeurIPS 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from leakscope.attacks.candidates import Candidates
+from leakscope.attacks.certificates import Fit, fit, needed, proven, separated
+from leakscope.attacks.closed_form import SeenLayer, labels_of
+from leakscope.attacks.encoding import Choice, Encoding, Pin, pinned_within
+from leakscope.attacks.linear_first import PASS, LinearFirst
+from leakscope.attacks.spans import Span
+from leakscope.attacks.sparse import sparse_points
+from leakscope.attacks.tree import Branches, Tree
+from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check
+from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.core.rng import integer
+from leakscope.models import layers_of
+
+ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
+PINS = 5  # free dimensions that numbers with few values may fix
+TIMES = 4  # that one record may be in a batch and be proven
+APART = 0.1  # of a rival's error, where two candidates cannot both be there
+FAR = 0.05  # of its length: how far from the second layer's space a candidate is at least that is ruled out
+
+
+@dataclass(frozen=True, eq=False)
+class Recovery:
+    """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it
+    is not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how
+    many dimensions (t,) were free when categories were decided, the most branches (t,), and whether it was
+    stopped (t,) at too many."""
+
+    records: Tensor
+    status: Tensor
+    labels: Tensor
+    ranks: Tensor
+    gaps: Tensor
+    free: Tensor
+    branches: Tensor
+    stopped: Tensor
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
+
+    One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
+    are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At
+    more than ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the
+    column space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; each
+    such record narrows the search for the others. Of an upload it is certified if the other candidates do not
+    span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap``
+    squared times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
+    Tables without categories are searched in ``samples`` of units that may be silent for a record (ReLU).
+    The adversary knows the columns and their categories, how many records there are, and local training."""
+
+    tolerance: float = 0.02
+    cut: float = 1e-3
+    branches: int = 200_000
+    tried: int = 200_000
+    samples: int = 20_000
+    pinned: int = 150
+    error: float = 0.05
+    rounding: float = 30.0
+    gap: float = 3.0
+
+    def __post_init__(self) -> None:
+        check(self, tolerance=POSITIVE, cut=POSITIVE, error=POSITIVE, rounding=POSITIVE, gap=POSITIVE)
+        check(self, branches=at_least(1), tried=at_least(0), samples=at_least(0), pinned=at_least(0))
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        certify = self.certify(knowledge, rng)
+        return lambda view: certify(view)[0]
+
+    def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
+        seed = integer(rng)
+
+        def said(view: View) -> tuple[Tensor, Tensor]:
+            found = self.recover(knowledge, view, torch.Generator().manual_seed(seed))
+            return found.records, found.status
+
+        return said
+
+    def recover(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Recovery:
+        """What came of every trial."""
+        seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)
+        t, k = seen.trials, seen.game.batch
+        records = seen.game.mean.expand(t, *seen.shape).clone()
+        status, labels = torch.full((t, k), NOT_FOUND), torch.full((t, k), -1)
+        ranks, free, branches = (torch.zeros(t, dtype=torch.long) for _ in range(3))
+        gaps, stopped = torch.zeros(t, dtype=torch.float64), torch.zeros(t, dtype=torch.bool)
+        if seen.rounds:
+            first = LinearFirst.of(seen, knowledge.channel, view, "RowSpace")
+            encoding = self._encoding(first)
+            for i in range(t):
+                span = first.span(i, encoding)
+                if encoding.groups:
+                    found, tried = self._search(first, encoding, span, i)
+                else:
+                    found, tried = self._sample(first, encoding, span, rng)
+                ranks[i], gaps[i] = span.rank, span.gap
+                free[i], branches[i], stopped[i] = tried.left, tried.peak, tried.stopped
+                rows = found.choose(k)
+                said = _written(encoding, span, found.points[rows], centred=first.bias)
+                n = len(rows)
+                records[i, :n] = said.view(-1, *seen.shape[1:]).to(records.dtype)
+                status[i, :n] = torch.where(found.proven[rows], CERTIFIED, PLAUSIBLE)
+                labels[i, :n] = self._labels(first, span, found.take(rows), said)
+            labels = _counted(seen, labels) if first.local is None else labels
+        return Recovery(records, status, labels, ranks, gaps, free, branches, stopped)
+
+    def _encoding(self, first: LinearFirst) -> Encoding:
+        data, batch = first.seen.game.data, first.seen.game.batch
+        encoding = Encoding.of(data, pinned=self.pinned)
+        if not encoding.groups and not (first.bias and (first.local is None or batch == 1)):
+            raise ArgumentError(
+                f"RowSpace reads uploads, and layers without a bias, of tables with categories, whose "
+                f"dummies Dataset.columns names, got {data.name} of {len(data.columns)} columns and batches "
+                f"of {batch}; encode categories one-hot, or release gradients of a layer with a bias."
+            )
+        return encoding
+
+    def _sample(
+        self, first: LinearFirst, encoding: Encoding, span: Span, rng: torch.Generator
+    ) -> tuple[Candidates, Branches]:
+        """Candidates of a table without categories, and no branches."""
+        points = sparse_points(span, span.v[-1], self.samples, rng)
+        branches = Branches(points, span.v.new_zeros(span.rank, 0))
+        if not len(points) or first.local is not None:
+            return Candidates.of(points), branches
+        return self._fitted(first, encoding, span, points)[0], branches
+
+    def _search(
+        self, first: LinearFirst, encoding: Encoding, span: Span, trial: int
+    ) -> tuple[Candidates, Branches]:
+        """Candidates, what is proven among them, and what was left of the branches in the last search."""
+        unit = _unit(span, encoding, bias=first.bias)
+        known = rest = Candidates.of(span.v.new_zeros(0, span.rank))
+        branches, duals = Branches(known.points, span.v.new_zeros(span.rank, 0)), known.points
+        if span.rank == 0 or unit.norm() < ACTIVE:
+            return known, branches
+        active = span.v.norm(dim=1) > ACTIVE
+        pins = [pin for pin in encoding.pins if active[pin.position]]
+        groups = [part for part in (group.among(active) for group in encoding.groups) if part is not None]
+        tree = Tree(self.tolerance, self.cut, self.branches)
+        while len(known.points) < span.rank:
+            branches = tree.search(span.v, unit, groups, duals)
+            ends = self._ends(tree, span.v, branches, groups, pins)
+            if first.local is not None:
+                rest = Candidates.of(torch.cat([rest.points, *ends]))
+                break
+            rest, fresh = self._prove(first, encoding, span, ends)
+            duals, known = torch.cat([duals, fresh]), known.joined(rest.take(rest.proven))
+            rest = rest.take(~rest.proven)
+            if not len(fresh):
+                break
+        found = known.joined(rest)
+        if first.local is not None and len(rest.points):
+            found = self._scored(first, encoding, span, found, trial, whole=not branches.left)
+        if not branches.stopped and not branches.left and span.gap >= self.gap:
+            proven = found.proven | needed(found.points, span.rank, close=self.cut)
+            found = replace(found, proven=proven)
+        return found, branches
+
+    def _ends(
+        self, tree: Tree, v: Tensor, found: Branches, groups: list[Choice], pins: list[Pin]
+    ) -> Iterator[Tensor]:
+        """The points that branches end in. Dimensions that are left are fixed by numbers that have few
+        values, which gives points for every choice of such numbers: few values at first, then more."""
+        if found.stopped or not len(found.points) or found.left > PINS:
+            return
+        if not found.left:
+            yield _polished(v, found.points, groups)
+            return
+        for budget in (self.tried // 10, self.tried):
+            for chosen in combinations(pins, found.left):
+                values = pinned_within(chosen, budget / len(found.points))
+                grown = found if values is None else tree.grow(v, found, values)
+                if values is not None and not grown.left:
+                    yield _polished(v, grown.points, [*groups, *values])
+
+    def _prove(
+        self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Tensor]
+    ) -> tuple[Candidates, Tensor]:
+        """The first points of a gradient among which some are proven, and the duals of these."""
+        rest, duals = Candidates.of(span.v.new_zeros(0, span.rank)), span.v.new_zeros(0, span.rank)
+        for points in ends:
+            if len(points):
+                rest, fitted = self._fitted(first, encoding, span, points)
+                duals = fitted.duals[rest.proven]
+            if len(duals):
+                break
+        return rest, duals
+
+    def _fitted(
+        self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor
+    ) -> tuple[Candidates, Fit]:
+        """Points held against a gradient, and which of them are proven."""
+        x, k = _written(encoding, span, points, centred=first.bias), first.seen.game.batch
+        parts = [
+            fit(span, c, first.slopes(some.view(-1, *first.seen.shape[1:])), k, most=TIMES)
+            for c, some in zip(points.split(PASS), x.split(PASS), strict=True)
+        ]
+        found = Fit.joined(parts)
+        sure = proven(found, points, most=self.error, rounding=self.rounding, apart=APART)
+        return Candidates(points, sure, found.labels, found.times, found.error), found
+
+    def _labels(self, first: LinearFirst, span: Span, found: Candidates, x: Tensor) -> Tensor:
+        """The labels (n,): those that proofs found, or, where all records behind an upload are known, those
+        whose slopes point where the records' own shares in it do, by least squares."""
+        if first.local is None or len(x) < span.rank or len(x) == 0:
+            return torch.where(found.proven, found.labels, -1)
+        shares = (span.u * span.s @ torch.linalg.pinv(found.points)).T
+        slopes = first.slopes(x.view(-1, *first.seen.shape[1:]))
+        return nn.functional.cosine_similarity(slopes, shares[None], dim=2).argmax(0)
+
+    def _scored(
+        self,
+        first: LinearFirst,
+        encoding: Encoding,
+        span: Span,
+        found: Candidates,
+        trial: int,
+        *,
+        whole: bool,
+    ) -> Candidates:
+        """Candidates of an upload, nearest to the second layer's first; ``whole``: no record is missing."""
+        x = _written(encoding, span, found.points, centred=first.bias).view(-1, *first.seen.shape[1:])
+        distances = first.distances(trial, x)
+        if distances is None:
+            return found
+        apart = torch.zeros_like(found.proven)
+        if whole and span.gap >= self.gap:
+            apart = separated(found.points, distances, span.rank, factor=self.gap**2, far=FAR, close=self.cut)
+        return replace(found, score=distances, proven=apart)
+
+
+def _counted(seen: SeenLayer, labels: Tensor) -> Tensor:
+    """Labels (t, k), those that are not known being what the last layer's counts leave for them."""
+    if not {*[*layers_of(seen.model).values()][-1]} & {*seen.rounds[0][1]}:
+        return labels
+    for known, counted in zip(labels, labels_of(seen, "RowSpace").tolist(), strict=True):
+        for label in known[known >= 0].tolist():
+            counted.remove(label if label in counted else counted[-1])
+        known[known < 0] = torch.tensor(counted, dtype=known.dtype)
+    return labels
+
+
+def _unit(span: Span, encoding: Encoding, *, bias: bool) -> Tensor:
+    """What is 1 at every record (r,): the bias' entry, or the sum of a category's dummies."""
+    if bias:
+        return span.v[-1]
+    whole = [group for group in encoding.groups if bool((group.options.sum(1) == 1).all())]
+    if not whole:
+        raise ArgumentError(
+            "RowSpace needs a first layer whose bias is released, or a category of which every public record "
+            "has exactly one dummy; give the model a bias."
+        )
+    return span.v[whole[0].positions].sum(0)
+
+
+def _polished(v: Tensor, points: Tensor, groups: list[Choice]) -> Tensor:
+    """Points moved to where all groups together are nearest to the options that they took."""
+    if not groups:
+        return points
+    rows = v[torch.cat([group.positions for group in groups])]
+    if float(torch.linalg.svdvals(rows)[-1]) < ACTIVE or len(rows) < v.shape[1]:
+        return points
+    taken = [_nearest(points @ v[group.positions].T, group.options) for group in groups]
+    return torch.matmul(torch.cat(taken, dim=1), torch.linalg.pinv(rows).T)
+
+
+def _nearest(entries: Tensor, options: Tensor) -> Tensor:
+    return options[torch.cdist(entries, options).argmin(1)]
+
+
+def _written(encoding: Encoding, span: Span, points: Tensor, *, centred: bool) -> Tensor:
+    """Points as records are written (n, d): categories exactly."""
+    width = len(encoding.scale)
+    x = encoding.records(points @ span.v[:width].T, centred=centred)
+    for group in encoding.groups:
+        x[:, group.positions] = _nearest(x[:, group.positions], group.options)
+    return x
