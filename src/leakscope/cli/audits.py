@@ -39,9 +39,9 @@ def audit(
 ) -> None:
     """Measure what the gradients of a model trained on DATA give away, and write a report.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. The report opens with one page for
-    whoever decides: what was asked, found and assumed, what would help, and what was not tested.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. The report opens with one page for whoever decides: what
+    was asked, found and assumed, what would help, and what was not tested.
 
     With --recording nothing is trained. DATA holds candidates. The audit says how well the recorded updates
     of a real federation show which of them each client trained on. It uses the candidates as they are, so
@@ -75,10 +75,11 @@ def audit(
 def tune(**given: Any) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. It plays one game: property inference,
-    where the secret is not an input. It says what it will try and how long that takes. For every defense it looks for the weakest setting whose
-    advantage stays below the limit, prints what each costs, and ends with how to run the cheapest.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. It plays one game: property inference, where the secret
+    is not an input. It says what it will try and how long that takes. For every defense it looks for the
+    weakest setting whose advantage stays below the limit, prints what each costs, and ends with how to
+    run the cheapest.
 
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
@@ -92,10 +93,10 @@ def tune(**given: Any) -> None:
 def localise(**given: Any) -> None:
     """Find which layer of a model gives away what, and what protecting it costs.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Several attacks are tried on the gradient
-    of every layer, and chosen on separate people. Sensitivity and distances need no attack. Some pictures are reconstructed. Then the layers
-    that tell most are kept local, frozen or noised, and audited again.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. Several attacks are tried on the gradient of every
+    layer, and chosen on separate people. Sensitivity and distances need no attack. Some pictures are
+    reconstructed. Then the layers that tell most are kept local, frozen or noised, and audited again.
 
     \b
     leakscope localise adult

@@ -18,11 +18,12 @@ from leakscope.run import api, options
 def guard(**given: Any) -> None:
     """Train an encoder whose representations keep a task and lose a secret, attack it, and save it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. New attackers are trained on the finished
-    encoder, and the strongest is chosen on separate records. The report compares the guard with what needs no guard. The encoder is saved beside the
-    report: load it with leakscope.load_encoder, or use it by leakscope encode. The noise of each record is
-    drawn once. Whoever can ask for fresh draws averages it away, and the report says how far.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. New attackers are trained on the finished encoder, and
+    the strongest is chosen on separate records. The report compares the guard with what needs no guard.
+    The encoder is saved beside the report: load it with leakscope.load_encoder, or use it by leakscope
+    encode. The noise of each record is drawn once. Whoever can ask for fresh draws averages it away, and
+    the report says how far.
 
     \b
     leakscope guard adult --secret sex
