@@ -32,7 +32,8 @@ def draw_scene(scene: Scene) -> str:
     height = bottom + 20 + LINE * len(wish)
     told = [scene.holder, *scene.records, "Sent:", *scene.crosses, scene.listener, *scene.knows, scene.wants]
     size = f'viewBox="0 0 {at(WIDE, height)}"'
-    return picture("scene", size, "Who sees what", ". ".join(told), [*held, *wire, *seen, *asks])
+    parts = [*held, *wire, *seen, *asks]
+    return picture("scene", size, "Who sees what", ". ".join(told), parts, "scene")
 
 
 def _box(top: float, sign: str, title: str, lines: Sequence[str]) -> tuple[list[str], float]:
