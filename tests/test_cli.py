@@ -111,7 +111,7 @@ def test_a_table_of_ones_own_becomes_a_report_and_can_be_repeated(leakscope, tmp
     page = (tmp_path / "audit-patients" / "report.html").read_text()
     assert "gender" in page
     cells = sorted((tmp_path / "audit-patients" / "cells").iterdir())
-    assert len(cells) == 3
+    assert len(cells) == 4  # three games, and the first of them under a defense
     again = leakscope("run", "audit-patients/plan.toml", "-o", "again", "--jobs", "1", cwd=tmp_path)
     assert again.code == 0, again.err
     assert sorted(p.name for p in (tmp_path / "again" / "cells").iterdir()) == [p.name for p in cells]
@@ -228,7 +228,7 @@ def test_a_recording_is_audited_and_the_plan_repeats_it(leakscope, deployed, tmp
     code, out, err = leakscope(*RUN, *outputs)
     assert code == 0, err
     assert "Whitened finds" in err
-    assert "Widths [24] were read off the recording, and its activation was taken to be relu." in out
+    assert "Layer sizes [24] come from the recording. The activation is taken to be relu." in out
     assert "takes 437 judged records of nobody, and there were 114; give 1457 candidates" in out
     assert "test at 1% was left out" not in out  # 30% of 380 set its threshold
     page = (tmp_path / "out" / "report.html").read_text()
@@ -338,7 +338,7 @@ def run(name="run", data="c.npz", **changes):
 MISTAKES = [
     (run("nothing"), "holds no recording.json"),
     (run("empty"), "holds no recording.json"),
-    (run("cut"), "no whole safetensors file"),
+    (run("cut"), "not a complete safetensors file"),
     (run("hole"), "round 1 is missing"),
     (run("nan"), "not finite"),
     (run(data="adult"), "must be a file of candidates that ends in .csv, .tsv, .txt, .gz, .parquet"),
@@ -454,18 +454,19 @@ def test_the_search_tells_of_each_setting_as_soon_as_it_is_measured(leakscope, t
         return played(cell, seed, *rest)
 
     monkeypatch.setattr(sweep, "run_cell", watched)
-    monkeypatch.setattr(tuning, "search", lambda *a, **k: try_all(*a, families=families, **k))
+    monkeypatch.setattr(tuning, "search", lambda *a, **k: try_all(*a, **k | {"families": families}))
     options = ["--batch", 4, "--rounds", 1, "--trials", 30, "--rehearsals", 30, "--halvings", 1]
     risk = ["--max-advantage", 0.99, "--max-loss", 1]
     shown = leakscope("tune", "synthetic", *options, *risk, "--jobs", 1, "-o", tmp_path / "out")
     assert shown.code == 0, shown.err
-    starts = ["", "  no defense: advantage", "  Pruning(rate=0.9998): advantage", "  Sign(): advantage"]
-    lines = [line.partition("(up")[0] for line in told[:4]]
-    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True] * 4
-    assert all(line.count("\n") == 1 for line in told[1:4])
+    starts = ["Game: property inference", "no defense: advantage", "Pruning(rate=0.9998): advantage"]
+    starts.append("Sign(): advantage")
+    assert [line.startswith(f"  {start}") for line, start in zip(told[:4], starts, strict=True)] == [True] * 4
+    assert "at most" in told[1].splitlines()[1]  # how long it takes, once one setting has been measured
     confirmed = store.results(tmp_path / "out" / search.CONFIRMED)
     assert len(store.results(tmp_path / "out")) + len(confirmed) == len(told)
-    _, chosen, second, *_, where = shown.out.splitlines()
+    _, chosen, second, *_, audit, where = shown.out.splitlines()
+    assert audit.startswith("Audit: leakscope audit synthetic --defense ")
     assert chosen.startswith("The cheapest is ")
     assert second.startswith("On a second victim")
     assert where == f"Report: {tmp_path / 'out' / 'report.html'}"
@@ -514,7 +515,7 @@ def test_with_a_user_the_report_says_that_people_were_split(leakscope, tmp_path)
     page = (tmp_path / "audit-t" / "report.html").read_text()
     assert "so are the people in them (patient)" in page
     assert "<em>t.csv</em>" in page
-    assert "--known does not reach Distribution and UserInference" in shown.out
+    assert "--known does not apply to Distribution and UserInference" in shown.out
 
 
 @pytest.mark.parametrize("name", ["audit", "localise", "guard", "tune"])
@@ -571,7 +572,7 @@ def test_an_option_of_one_value_that_is_given_twice_is_refused_and_one_of_many_i
     for twice in (["--secret", "sex", "--secret", "race"], ["--trials=60", "--trials", "70"]):
         done = leakscope("audit", "adult", *twice, cwd=tmp_path)
         assert done.code == 2
-        assert "takes one value, and it is given 2 times" in done.err
+        assert "takes one value, and you gave it 2 times" in done.err
     done = leakscope("audit", "adult", "--drop", "age", "--drop", "nosuch", cwd=tmp_path)
     assert "nosuch" in done.err
 

@@ -403,10 +403,10 @@ def test_dirichlet_shards_are_uneven_for_small_alpha_and_alike_for_large():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda d: shards(d, 601, seeded(0)), "601 clients were asked to hold at least 1 records each"),
+        (lambda d: shards(d, 601, seeded(0)), "you asked for 601 clients of at least 1 records each"),
         (
             lambda d: shards(d, 7, seeded(0), size=100),
-            "7 clients were asked to hold 100 records each, and there",
+            "you asked for 7 clients of 100 records each, and there",
         ),
         (lambda d: shards(d, 31, seeded(0), how="user", column="who"), "'who' has 30 values"),
         (lambda d: shards(d, 3, seeded(0), how="user"), "shards.column must name"),

@@ -208,7 +208,7 @@ def test_an_adversary_is_the_one_that_was_asked_for():
     assert code(appetite(limit()), static, aware) == PASS
     told = gate.judge(appetite(limit(adversary="any")), [static])
     assert told.passed
-    assert "does not know of the defense" in " ".join(gate.as_text(told))
+    assert "does not know the defense" in " ".join(gate.as_text(told))
     for adversary in ("adaptive", "static", "any"):  # where there is no defense to know of
         assert code(appetite(limit(adversary=adversary)), game()) == PASS
 

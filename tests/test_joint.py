@@ -46,7 +46,7 @@ from leakscope import (
     seeded,
     success_rate,
 )
-from leakscope.attacks.discriminant import Scatter, Shape
+from leakscope.attacks.discriminant import Folded, Shape
 from leakscope.attacks.users import _TwoCovariances
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Heard
@@ -137,7 +137,7 @@ def drawn(seed: int, n: int = 600, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shape_of(x: np.ndarray, secrets: np.ndarray, m: int = 3) -> Shape:
-    return Shape(Scatter.of(x, secrets, m), lambda: (x, secrets), quadratic=5)
+    return Shape(Folded.of(x, secrets, m), lambda: (x, secrets), quadratic=5)
 
 
 def differences(said: np.ndarray) -> np.ndarray:

@@ -340,7 +340,7 @@ def test_no_defense_is_needless_only_where_nothing_leaks_without_it():
 
 def test_a_static_adversary_alone_and_a_seed_that_failed_are_told_of():
     (verdict,) = chapter(game(**SAFE, defense=PRUNED, adaptive=False)).verdicts
-    assert any("knows of the defense" in note for note in verdict.notes)
+    assert any("who knows the defense may do better" in note for note in verdict.notes)
     (verdict,) = chapter(game(**SAFE), lost(game(seed=1))).verdicts
     assert any("Seed 1 failed" in note for note in verdict.notes)
     (verdict,) = chapter(game(**SAFE), lost(game(defense=PRUNED))).verdicts
@@ -470,7 +470,7 @@ def test_a_layer_that_ranks_and_an_adversary_who_only_guesses_are_no_all_clear()
     assert need not in shown(change(found, latent=(telling,)))
     ranks = tuple(row.model_copy(update={"auroc": ranking}) for row in rows)
     assert need not in shown(change(found, protection=ranks))
-    assert "none is enough" in shown(change(found, protection=ranks))
+    assert "is enough for group: the adversary still finds" in shown(change(found, protection=ranks))
     unranked = change(found, protection=tuple(row.model_copy(update={"auroc": None}) for row in rows))
     assert need not in shown(unranked)
     assert "the ranking was not measured" in shown(unranked)
@@ -611,7 +611,7 @@ def test_a_choice_that_a_second_victim_does_not_bear_out_says_so(play, second, p
 @pytest.mark.parametrize("word", ["lost", "ranks", "leaks"])
 def test_what_fails_leaks_or_ranks_is_never_chosen(play, word):
     answer, folder = play({"Sign": word, "Pruning": word})
-    assert "No setting tried keeps both" in answer.sentence
+    assert "No setting that was tried keeps both" in answer.sentence
     assert any("could not be measured" in note for note in answer.notes) == (word == "lost")
     points = [r for r in store.results(folder) if (r.cell.defense or {}).get("name") == "Sign"]
     assert points

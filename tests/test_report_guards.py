@@ -293,7 +293,7 @@ def test_no_all_clear_where_the_attack_that_was_not_chosen_finds_the_secret(nowh
     page = only(changed)
     assert page.best[1].tried.strongest.name == other
     assert page.severity == only(leaky).severity != "none"
-    assert any("clearly stronger" in note for note in KIND.tell([changed]).verdicts[0].notes)
+    assert any("Clearly stronger" in note for note in KIND.tell([changed]).verdicts[0].notes)
 
 
 def test_a_guard_that_failed_is_not_known_and_a_seed_that_failed_is_named(whole, leaky):

@@ -217,7 +217,7 @@ def test_what_only_all_layers_together_give_away_is_said(one):
 
 def test_guesses_that_beat_chance_are_said_where_no_information_is_shown(one):
     leak = with_latent(one, (-0.1, -0.1, -0.1), together=-0.1)
-    assert "Yet with layer 1 and all layers guesses or their ranking beat chance" in tell(leak).sentence
+    assert "But with layer 1 and all layers, guesses or their ranking beat chance" in tell(leak).sentence
     assert tell(leak).severity == "severe"
     (told,) = layer_maps([with_measures(leak, none=(0.0, 0.01, 0.8), keep_local=(0.0, 0.01, 0.8))])
     assert told.advice.needed  # though all that is sent, by itself, shows nothing
@@ -228,7 +228,7 @@ def test_an_adversary_who_only_guesses_clears_nothing(one):
     assert tell(silent).severity == "none"
     guess = with_latent(one, (0.0, 0.0, 0.0), half=0.0, chance=True, together=0.0)
     assert tell(guess).severity == "inconclusive"
-    assert "the adversary found nothing to go by and guessed" in tell(guess).sentence
+    assert "the adversary found nothing to use and guessed" in tell(guess).sentence
 
 
 def test_rebuilt_inputs_count_where_secrets_show_nothing(pictured):
@@ -258,7 +258,7 @@ def test_a_measure_that_is_not_shown_to_be_enough_is_not_recommended(one, left):
     result = with_measures(with_latent(one), keep_local=left, freeze=left, noise=left)
     (told,) = layer_maps([result])
     assert told.advice.recommended is None
-    assert "none is enough for group" in told.advice.sentences[0]
+    assert "is enough for group: the adversary still finds" in told.advice.sentences[0]
     assert "Recommended" not in KIND.tell([result]).body
 
 
@@ -282,7 +282,7 @@ def test_a_measure_that_not_every_seed_took_is_not_recommended(runs):
 
 def test_secrets_that_no_measure_was_audited_for_are_named(one):
     note = next(note for note in tell(one).notes if note.startswith("Protection:"))
-    assert "What they leave of coin is not known." in note
+    assert "Their effect on coin is not known." in note
 
 
 def test_seeds_that_failed_are_said_to_and_are_in_no_number(runs):
@@ -335,10 +335,10 @@ def test_seeds_are_averaged_and_their_spread_is_the_interval(runs):
     ("leaks", "verdict"),
     [
         ((0.6, 0.1, 0.1), "holds"),
-        ((0.6, 0.595, 0.1), "cannot be told"),
-        ((0.59, 0.6, 0.1), "cannot be told"),
+        ((0.6, 0.595, 0.1), "not known"),
+        ((0.59, 0.6, 0.1), "not known"),
         ((0.1, 0.6, 0.1), "does not hold"),
-        ((0.0, -0.1, -0.1), "cannot be told"),
+        ((0.0, -0.1, -0.1), "not known"),
     ],
 )
 def test_the_first_fully_connected_layer_must_be_clear_of_all_others(one, leaks, verdict):
@@ -350,7 +350,7 @@ def test_the_first_fully_connected_layer_must_be_clear_of_all_others(one, leaks,
     ("low", "high", "verdict"),
     [
         (0.1, 0.9, "holds"),
-        (-0.1, 0.9, "cannot be told"),
+        (-0.1, 0.9, "not known"),
         (0.1, 0.68, "does not hold"),
         (0.8, 0.9, "holds"),
     ],
@@ -384,7 +384,7 @@ def test_labels_that_tell_by_themselves_and_a_weak_adversary_are_said(one):
     labels = one.found.latent[0].labels
     loud = labels.model_copy(update={"information": moved(labels.information, 0.1)})
     text = words(KIND.tell([with_latent(one, labels=loud)]))
-    assert "labels alone give 0.100 nats (0.090 to 0.110), with no gradient at all" in text
+    assert "labels alone give 0.100 nats (0.090 to 0.110), without any gradient" in text
     assert "All layers at once gave less than one alone about group" in text
     assert "gave less than one alone" not in words(KIND.tell([with_latent(one, together=0.65)]))
 

@@ -160,7 +160,7 @@ def test_an_attack_says_what_it_uses_and_is_told(plain):
     assert told == [("updates", "known", False), ("updates", "predicted", False), ("models", "known", True)]
     rows = {row[0] for row in page(plain[0]).rows if row}
     assert any("takes the one the model predicts" in name for name in rows)
-    assert any("taught by half of the members" in name for name in rows)
+    assert any("More knowledge: half of the members" in name for name in rows)
 
 
 def test_numbers_are_flat_with_a_row_for_every_attack_client_and_measure(plain):
@@ -239,7 +239,7 @@ def test_nothing_found_is_said_of_what_was_looked_at_only(frozen):
     (both,) = KIND.tell([run(cell)]).verdicts
     assert both.severity != "none"
     (alone,) = KIND.tell([frozen, fail(cell, 1)]).verdicts
-    assert "1 further federation failed and is not part of this." in alone.notes
+    assert "1 more federation failed and is not counted." in alone.notes
 
 
 def test_a_model_that_learned_nothing_is_no_all_clear():
@@ -282,7 +282,7 @@ def test_few_non_members_give_no_number():
         assert verdict.measure == "auroc"
         clients = [row for row in Page(str(chapter.body)).rows if row and row[0] in ("0", "1", "2")]
         assert [row[3] for row in clients] == ["not enough evidence"] * 3
-        assert "takes 437 judged records of nobody, and there were 99" in " ".join(chapter.remarks)
+        assert "needs 437 judged records of nobody, and there were 99" in " ".join(chapter.remarks)
     assert "1% false alarms" not in headline(seeds[0])
     enough = run(cell_of(cell={"trials": 200}))
     assert "not enough evidence" not in KIND.tell([enough]).verdicts[0].sentence
@@ -326,7 +326,7 @@ def test_the_cell_says_what_was_in_place_and_a_recording_does_not(hospitals, pla
     assert (asked.protected, asked.adaptive, asked.attack) == (True, False, "Cosine")
     assert (asked.secrets, asked.questions) == (("membership",), ("membership",))
     assert KIND.ask(free).attack == "Cosine"
-    assert "Not said by the recording" in page(hospitals).text
+    assert "The recording does not say" in page(hospitals).text
 
 
 def test_a_defended_federation_stands_beside_the_one_without(plain):
@@ -352,7 +352,7 @@ def test_a_test_that_the_held_out_records_cannot_make_is_named():
     result = run(cell_of(held=30))
     (federation,) = watches([result])[0].federations
     assert federation.untested == [(0.01, 99)]
-    assert "No test at 1%: it takes 99 held-out records." in page(result).text
+    assert "No test at 1%: it needs 99 held-out records." in page(result).text
     assert any("takes 99 records of nobody, and there were 30" in r for r in KIND.tell([result]).remarks)
 
 

@@ -92,7 +92,7 @@ def test_the_check_finds_what_only_the_data_shows():
         (('secret = "group"', 'secret = "grup"'), "no private column 'grup'"),
         (("batch = 4", "batch = 200"), "lower the batch size"),
         (("records = 1200", "record = 1200"), "no option 'record'"),
-        (("train = 500", "train = 1000"), "1000 training records were asked"),
+        (("train = 500", "train = 1000"), "you asked for 1000 training records"),
     ):
         refuses(PlanError, words, sweep.check, parse(PLAN.replace(*change)))
 

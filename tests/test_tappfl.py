@@ -101,7 +101,7 @@ LAMBDA = r"TAPPFL\.lam must be in \[0, 1\], one number or 4"
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"devices": 200}, "200 clients were asked to hold at least 1 records each"),
+        ({"devices": 200}, "you asked for 200 clients of at least 1 records each"),
         ({"lam": 1.5}, LAMBDA),
         ({"lam": (0.5, 0.5)}, LAMBDA),
         ({"lam": (0.5, 0.5, 0.5, -1.0)}, LAMBDA),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import refuses
 from rich.progress import Progress
 
 from leakscope.core.errors import ArgumentError
+from leakscope.defenses.dpsgd import DPSGD
 from leakscope.report import answer as answers
 from leakscope.report.report import read_report
 from leakscope.run import search as searching
@@ -66,10 +69,8 @@ SIGN = DefenseFamily("Sign", 1.0, 1.0, lambda _: {"name": "Sign"})
 
 
 @pytest.mark.parametrize(("most", "found"), [(0.9, True), (0.0, False)])
-def test_the_answer_is_kept_once_and_told_on_the_page_and_in_the_terminal(tmp_path, monkeypatch, most, found):
+def test_the_answer_is_kept_once_and_told_on_the_page_and_in_the_terminal(tmp_path, most, found):
     """The strongest setting stands for all families here: what is chosen is tested above."""
-    monkeypatch.setattr(searching, "FAMILIES", [SIGN])
-    monkeypatch.setattr(tuning.search, "__kwdefaults__", tuning.search.__kwdefaults__ | {"families": [SIGN]})
     plan, told = parse(CELL), []
     options = {
         "halvings": 1,
@@ -77,13 +78,40 @@ def test_the_answer_is_kept_once_and_told_on_the_page_and_in_the_terminal(tmp_pa
         "trusted": (),
         "progress": Progress(disable=True),
         "tell": told.append,
+        "families": [SIGN],
     }
     answer = searching.search_defense(plan, CELL, Risk(most, 1.0), tmp_path / "run", **options)
-    assert [line.split(":")[0] for line in told] == ["no defense", "Sign()"]
+    first = told.index(next(line for line in told if line.startswith("no defense:")))
+    assert "property inference of group" in told[0]
+    assert "2 settings at most" in told[first - 1]
+    assert "about 1 minute at most" in told[first + 1]
+    assert any(line.startswith("Sign(): advantage") for line in told[first + 2 :])
     assert ("The cheapest is Sign()" in answer.sentence) == found
     assert any("second victim" in note for note in answer.notes) == found
+    assert any("defense_mod(leakscope.Sign(), scale=0.01)" in step for step in answer.steps) == found
     assert answers.load(tmp_path / "run") == answer
     report = read_report(tmp_path / "run")
     assert report.lines[: len(answer.lines)] == list(answer.lines)
     assert answer.sentence in report.html()
     assert len(report.results) == 2  # the second victim's are kept apart
+
+
+def test_the_steps_of_an_answer_run_what_was_audited():
+    """The noise multiplier is Opacus': noise on the sum of a batch in units of the clip."""
+    cell = parse(CELL).cell[0]
+    steps = list(searching.list_steps({"name": "DPSGD", "clip": 2.0, "noise": 0.5}, cell))
+    defense = DPSGD(clip=2.0, noise=0.5)
+    same = DPSGD(clip=2.0, noise=0.5 * 8**0.5 / 2.0, convention="opacus")
+    assert defense.deviation(8) == pytest.approx(same.deviation(8))
+    assert "defense=leakscope.DPSGD(clip=2.0, noise=0.5)" in steps[0]
+    assert f"noise_multiplier={same.noise:.4g}, max_grad_norm=2)" in steps[1]
+    assert steps[2] == "Audit: leakscope audit synthetic --defense DPSGD:clip=2.0,noise=0.5"
+    fitted = {"name": "AdversarialPerturbation", "radius": 0.1, "step": 0.04}
+    assert "no ready mod" in next(searching.list_steps(fitted, cell))
+
+
+def test_the_frontier_holds_what_nothing_beats():
+    point = tuning.Point("Sign", {"name": "Sign"}, 0.0, 0.5, False, None, 0.1, "", None)
+    cheap, strong = replace(point, loss=0.0, high=0.9), replace(point, loss=0.2, high=0.1)
+    beaten, ranking = replace(point, loss=0.15), replace(point, high=0.0, ranks=True)
+    assert tuning.list_frontier([strong, beaten, point, ranking, cheap]) == [cheap, point, strong]

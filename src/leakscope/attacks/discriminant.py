@@ -19,7 +19,7 @@ TURNS = 3  # of the power method by which the widest directions are found
 
 
 @dataclass(frozen=True, eq=False)
-class Scatter:
+class Folded:
     """Of features by value: how many (m,), their sums (m, d), and the sum of their squares (d, d)."""
 
     counts: Array
@@ -27,20 +27,20 @@ class Scatter:
     squares: Array
 
     @staticmethod
-    def of(x: Array, secrets: Codes, m: int) -> Scatter:
+    def of(x: Array, secrets: Codes, m: int) -> Folded:
         told = np.eye(m)[secrets]
-        return Scatter(told.sum(0), told.T @ x, x.T @ x)
+        return Folded(told.sum(0), told.T @ x, x.T @ x)
 
     @staticmethod
-    def together(parts: Sequence[Scatter]) -> Scatter:
-        return Scatter(
+    def together(parts: Sequence[Folded]) -> Folded:
+        return Folded(
             np.sum([part.counts for part in parts], axis=0),
             np.sum([part.sums for part in parts], axis=0),
             np.sum([part.squares for part in parts], axis=0),
         )
 
-    def among(self, columns: Codes) -> Scatter:
-        return Scatter(self.counts, self.sums[:, columns], self.squares[np.ix_(columns, columns)])
+    def among(self, columns: Codes) -> Folded:
+        return Folded(self.counts, self.sums[:, columns], self.squares[np.ix_(columns, columns)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Shape:
     ``quadratic`` widest directions each value has a covariance of its own. Values that were never told have
     none."""
 
-    moments: Scatter
+    moments: Folded
     rows: Callable[[], tuple[Array, Codes]]
     quadratic: int
     ordinal: bool = False
@@ -131,11 +131,11 @@ class Shape:
         floor = self.basis.T @ (added[:, None] * self.basis)
         shared = self.basis.T @ self.common @ self.basis + floor
         straight, centres = np.linalg.inv(shared), self.means @ self.basis
-        bent: list[tuple[int, Array, Array, float]] = []
+        bent = []
         for value in self.told:
             mixed = (1 - own) * shared + own * (self.each[value] + floor)
             constant = -np.linalg.slogdet(mixed)[1] / 2
-            changed: Array = straight - np.linalg.inv(mixed)
+            changed = np.asarray(straight - np.linalg.inv(mixed), dtype=np.float64)
             bent.append((value, centres[value], changed, float(constant)))
         return bent
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from leakscope.attacks.discriminant import Array, Codes, Scatter, Say, Shape
+from leakscope.attacks.discriminant import Array, Codes, Folded, Say, Shape
 from leakscope.attacks.posterior import require_rehearsed
 from leakscope.attacks.reductions import PCA, Features, held, sampled
 from leakscope.attacks.traits import OF_VALUES
@@ -217,23 +217,23 @@ class _Lesson:
         return lambda unseen: calibrate(last(unseen[:, columns]), way), calibrate(said, way)
 
     @cached_property
-    def _parts(self) -> list[Scatter]:
+    def _parts(self) -> list[Folded]:
         folds = [self.fold == i for i in range(self.fold.max() + 1)]
-        return [Scatter.of(self.x[rows], self.secrets[rows], self.m) for rows in folds]
+        return [Folded.of(self.x[rows], self.secrets[rows], self.m) for rows in folds]
 
     @cached_property
-    def _whole(self) -> Scatter:
-        return Scatter.together(self._parts)
+    def _whole(self) -> Folded:
+        return Folded.together(self._parts)
 
     @cached_property
-    def _others(self) -> list[Scatter]:
+    def _others(self) -> list[Folded]:
         """Those of the challenges without each fold."""
-        return [Scatter.together([*self._parts[:i], *self._parts[i + 1 :]]) for i in range(len(self._parts))]
+        return [Folded.together([*self._parts[:i], *self._parts[i + 1 :]]) for i in range(len(self._parts))]
 
     def _shapes(self, columns: Codes) -> list[Shape]:
         return [self._shape(columns, others, self.fold != i) for i, others in enumerate(self._others)]
 
-    def _shape(self, columns: Codes, moments: Scatter, rows: NDArray[np.bool_]) -> Shape:
+    def _shape(self, columns: Codes, moments: Folded, rows: NDArray[np.bool_]) -> Shape:
         def shown() -> tuple[Array, Codes]:
             return self.x[np.ix_(rows, columns)], self.secrets[rows]
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from leakscope.attacks.candidates import Candidates
 from leakscope.attacks.certificates import Fit, fit, needed, proven, separated
 from leakscope.attacks.closed_form import SeenLayer, labels_of
-from leakscope.attacks.encoding import Options, Encoding, Pin, pinned_within
+from leakscope.attacks.encoding import Encoding, Options, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
 from leakscope.attacks.spans import Span
 from leakscope.attacks.sparse import sparse_points

@@ -40,9 +40,9 @@ def about(
 ) -> None:
     """What does sharing gradients, updates or representations give away, where, and to whom?
 
-    Leakscope trains a model the way a federation would, shows an honest-but-curious adversary what
-    crosses the wire, and measures what it learns about the private records: an attribute, a property
-    outside the data, a distribution, who a batch belongs to, who was trained on, or the records
+    Leakscope trains a model as a federation would. It shows an honest-but-curious adversary what
+    crosses the wire, and measures what the adversary learns about the private records: an attribute, a
+    property outside the data, a distribution, whose records they are, who was trained on, or the records
     themselves. Every number comes with an interval and the success of guessing without the release.
 
     Start with:  leakscope audit adult
@@ -68,7 +68,9 @@ def main() -> None:
     except BrokenPipeError:
         code = 141
     if code == 130:  # typer's word for Ctrl-C
-        typer.echo("leakscope: interrupted; finished cells are kept, the same command goes on.", err=True)
+        typer.echo(
+            "leakscope: interrupted; finished cells are kept. To go on, run the same command.", err=True
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -80,4 +82,4 @@ def _once(arguments: list[str]) -> None:
         single = isinstance(option, click.Option) and not option.multiple and not option.is_flag
         given = [a for a in arguments if a.partition("=")[0] in option.opts]
         if single and len(given) > 1:
-            raise ArgumentError(f"{option.opts[0]} takes one value, and it is given {len(given)} times.")
+            raise ArgumentError(f"{option.opts[0]} takes one value, and you gave it {len(given)} times.")

@@ -39,14 +39,15 @@ def audit(
 ) -> None:
     """Measure what the gradients of a model trained on DATA give away, and write a report.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. The report opens with one page for whoever decides: what
+    was asked, found and assumed, what would help, and what was not tested.
 
-    With --recording nothing is trained. DATA holds candidates, and the audit tells how well the recorded
-    updates of a real federation show which of them each client trained on. The candidates are used as they
-    are, so encode and scale them as the clients did. --client names the column (or array) that says
-    who trained on a record; any word that is no client's, such as nobody, marks a record of nobody, and
-    1,500 of these are enough for a lower limit at 1% false alarms. Options about training do not apply.
+    With --recording nothing is trained. DATA holds candidates. The audit says how well the recorded updates
+    of a real federation show which of them each client trained on. It uses the candidates as they are, so
+    encode and scale them as the clients did. --client names the column (or array) that says who trained on a
+    record. Any word that is not the name of a client, such as nobody, marks a record of nobody. 1,500 of
+    these are enough for a lower limit at 1% false alarms. Options about training do not apply.
 
     \b
     leakscope audit adult
@@ -74,10 +75,11 @@ def audit(
 def tune(**given: Any) -> None:
     """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Searches the strength of every defense for
-    the weakest that keeps the upper limit of the advantage at the wanted one, prints what each costs, and
-    writes a report.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. It plays one game: property inference, where the secret
+    is not an input. It says what it will try and how long that takes. For every defense it looks for the
+    weakest setting whose advantage stays below the limit, prints what each costs, and ends with how to
+    run the cheapest.
 
     \b
     leakscope tune adult --max-advantage 0.10 --max-loss 0.02
@@ -91,10 +93,10 @@ def tune(**given: Any) -> None:
 def localise(**given: Any) -> None:
     """Find which layer of a model gives away what, and what protecting it costs.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attacks are tried on every layer's gradient
-    and chosen on separate people. Sensitivity and distances need no attack. Some pictures are
-    reconstructed. Then the layers that tell most are kept local, frozen and noised, and audited again.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. Several attacks are tried on the gradient of every
+    layer, and chosen on separate people. Sensitivity and distances need no attack. Some pictures are
+    reconstructed. Then the layers that tell most are kept local, frozen or noised, and audited again.
 
     \b
     leakscope localise adult
@@ -113,6 +115,8 @@ def _consistent(context: click.Context) -> None:
     ]
     for name in typed:
         if "--recording" in typed and name in options.TRAINED:
-            raise ArgumentError(f"{name} is for a model trained here, and --recording has one; leave it out.")
+            raise ArgumentError(
+                f"{name} is for a model that is trained here, and --recording already has one; leave it out."
+            )
         if "--recording" not in typed and name in options.RECORDED:
             raise ArgumentError(f"{name} is for the audit of a recording; name its folder by --recording.")

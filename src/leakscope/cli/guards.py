@@ -18,12 +18,12 @@ from leakscope.run import api, options
 def guard(**given: Any) -> None:
     """Train an encoder whose representations keep a task and lose a secret, attack it, and save it.
 
-    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table
-    (csv, tsv, Parquet, Feather or Excel) or .npz file. Attackers are trained anew on the finished
-    encoder, the strongest of them chosen on records of its own; what needs no guard stands beside it. The
-    encoder is saved beside the report: load it with leakscope.load_encoder, or use it by leakscope encode.
-    Each record's noise is drawn once: whoever may ask for fresh draws averages it away, and the report says
-    how far.
+    DATA is a known dataset (see: leakscope list; adult if left out) or the path of your own table (csv,
+    tsv, Parquet, Feather or Excel) or .npz file. New attackers are trained on the finished encoder, and
+    the strongest is chosen on separate records. The report compares the guard with what needs no guard.
+    The encoder is saved beside the report: load it with leakscope.load_encoder, or use it by leakscope
+    encode. The noise of each record is drawn once. Whoever can ask for fresh draws averages it away, and
+    the report says how far.
 
     \b
     leakscope guard adult --secret sex
@@ -60,10 +60,10 @@ def encode(
 ) -> None:
     """Write the representations of DATA's records by a saved ENCODER to an npz file.
 
-    DATA is a known dataset or a file; ENCODER is the folder that leakscope guard saved it in. Of a CSV the
-    encoder's own columns are read, by its own categories, and nothing else; with --labels the --label too.
-    The npz file holds the representation r of every record, in their order, and no private column. Records
-    that are encoded again must have the same key: fresh draws can be averaged.
+    DATA is a known dataset or a file. ENCODER is the folder in which leakscope guard saved it. From a CSV it
+    reads the encoder's own columns and nothing else; with --labels the --label too. The npz file holds the
+    representation r of every record, in their order, and no private column. If you encode records again, use
+    the same key: fresh draws can be averaged.
 
     \b
     leakscope encode adult guard-adult/encoder-0.5 -o shared.npz

@@ -24,8 +24,8 @@ def run(
 ) -> None:
     """Run the cells of a PLAN, or those that are still missing, and write a report.
 
-    PLAN is a TOML file, or a folder that an audit or a run wrote, which holds its own. Interrupted
-    work is taken up by the same command: finished cells are kept.
+    PLAN is a TOML file, or a folder that an audit or a run wrote, which holds its own plan. Finished cells
+    are kept: after an interruption, run the same command again.
 
     \b
     leakscope run plan.toml
@@ -70,13 +70,13 @@ def gate(
 ) -> None:
     """Check the results in FOLDER against a risk APPETITE: exit code 0 pass, 1 fail, 3 not enough evidence.
 
-    FOLDER is one that an audit, a search or a run wrote. APPETITE is a TOML file of [[limit]] tables: a
-    secret, a measure (advantage, auroc, tpr_at_1%, information, epsilon), at_most, and if you like game,
+    FOLDER is one that an audit, a search or a run wrote. APPETITE is a TOML file of [[limit]] tables. Each
+    has a secret, a measure (advantage, auroc, tpr_at_1%, information, epsilon) and at_most. It can have game,
     confidence, adversary (adaptive, static, any), defense, delta, releases (shown, training), neighbours
-    (replace, add or remove); and [declared] epsilon and delta of your accountant. A pass needs upper limits
-    below it, a fail a lower one above it. Information and a measured epsilon can fail a limit and never pass
-    it; an epsilon passes only if it covers the releases asked about. What failed, or was not run, never
-    passes.
+    (replace, add or remove). [declared] has epsilon and delta of your accountant. To pass, upper limits must
+    lie below at_most. To fail, a lower limit must lie above it. Information and a measured epsilon can fail a
+    limit, but never pass it. An epsilon passes only if it covers the releases of the limit. What failed, or
+    was not run, never passes.
 
     \b
     leakscope gate audit-adult appetite.toml
@@ -109,9 +109,9 @@ def compare(
 ) -> None:
     """Compare the results in folder B with those in folder A, cell by cell and measure by measure.
 
-    Cells are matched by what their plans call them, else by what they are. Each difference has an
-    interval and a p: paired over the seeds that both have, or, with one run each, from two independent
-    intervals; p is corrected by Holm's method. What only one of them has is listed.
+    Cells are matched by their names in the plans, or else by their settings. Each difference has an interval
+    and a p. They are paired over the seeds that both have, or, with one run each, come from two independent
+    intervals. p is corrected by Holm's method. The list also names what only one folder has.
 
     \b
     leakscope compare audit-adult audit-adult-pruned
@@ -142,8 +142,8 @@ def summary(
 ) -> None:
     """Put every results FOLDER on one page: its strongest attack beside guessing, defense, utility, gate.
 
-    The gate is shown where a risk appetite lies in the folder (gate.toml, appetite.toml) or beside it
-    (appetite.toml). A folder that cannot be read is told of, and the others are shown.
+    The page shows the gate where a risk appetite is in the folder (gate.toml, appetite.toml) or beside it
+    (appetite.toml). A folder that cannot be read is named, and the others are shown.
 
     \b
     leakscope summary audit-adult audit-health

@@ -183,13 +183,13 @@ Release         noun      core.nouns                 What crosses the wire in on
 Transcript      noun      core.nouns                 What happened; the only place where secrets and guesses meet.
 View            noun      core.nouns                 All an adversary ever sees.
 play            verb      games.referee              The adversary learns from its knowledge, the game deals, the adversary guesses.
-audit           verb      run.api                    Every secret of a dataset, attacked through one victim's gradients.
-audit_recording verb      run.api                    Which candidates the clients of a recorded federation trained on, as its updates show it.
-localise        verb      run.api                    Which layer of a model gives away what, and what protecting it costs.
-guard           verb      run.api                    An encoder whose representations keep a task and lose a secret, attacked by who it has not met.
-tune            verb      run.api                    The cheapest defense that keeps a stated risk, against an adversary who knows it.
-gate            verb      run.api                    A risk appetite held against a report or a results folder
-compare         verb      run.api                    Two reports or results folders, cell by cell and measure by measure.
+audit           verb      run.api                    Attack every secret of a dataset through one victim's gradients.
+audit_recording verb      run.api                    Tell which candidates the clients of a recorded federation trained on, from its updates.
+localise        verb      run.api                    Find which layer of a model gives away what, and what protecting it costs.
+guard           verb      run.api                    Train an encoder whose representations keep a task and lose a secret, and attack it anew.
+tune            verb      run.api                    Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
+gate            verb      run.api                    Check a report or a results folder against a risk appetite
+compare         verb      run.api                    Compare two reports or results folders, cell by cell and measure by measure.
 seeded          verb      core.rng                   The generator of one role.
 """
 
@@ -235,19 +235,37 @@ DATA = {
 
 @dataclass(frozen=True)
 class KindEntry:
-    """A kind of audit: its module ``kind``, the format of what it finds, and the games of plans that are its own."""
+    """A kind of audit: its module ``kind``, the format of what it finds, the games of plans that are its own, and
+    what it asks, in words."""
 
     module: str
     format: int
     games: tuple[str, ...]
+    asks: str = ""
 
 
 KINDS = {  # the first is of every game that no other names
-    "inference": KindEntry("leakscope.audits.inference.kind", 2, ()),
-    "mechanism": KindEntry("leakscope.audits.mechanism.kind", 2, ("AttributeAudit",)),
-    "membership": KindEntry("leakscope.audits.membership.kind", 2, ("MembershipAudit", "RecordingAudit")),
-    "layers": KindEntry("leakscope.audits.layers.kind", 2, ("LayerAudit",)),
-    "guards": KindEntry("leakscope.audits.guards.kind", 2, ("GuardAudit",)),
+    "inference": KindEntry(
+        "leakscope.audits.inference.kind", 2, (), "what updates tell about a private column or a person"
+    ),
+    "mechanism": KindEntry(
+        "leakscope.audits.mechanism.kind", 2, ("AttributeAudit",), "the epsilon of a DP-SGD step"
+    ),
+    "membership": KindEntry(
+        "leakscope.audits.membership.kind",
+        2,
+        ("MembershipAudit", "RecordingAudit"),
+        "whose records a federation trained on",
+    ),
+    "layers": KindEntry(
+        "leakscope.audits.layers.kind",
+        2,
+        ("LayerAudit",),
+        "which layer gives a secret away, and whether inputs can be rebuilt",
+    ),
+    "guards": KindEntry(
+        "leakscope.audits.guards.kind", 2, ("GuardAudit",), "what representations behind a guard give away"
+    ),
 }
 
 

@@ -252,10 +252,10 @@ def _rows_by_record(
     if not all(1 <= count < len(group) for count, group in zip(counts, groups, strict=True)):
         what = f"the rarest value of {secret!r} has" if secret else "the data has"
         raise DataError(
-            f"{data.name}: {wanted} public records were asked of {len(data)} in all, and {what} too few for "
-            f"that; ask for another number of public records or merge rare values.",
-            public=f"{what} too few records for the public ones that were asked; ask for another number of "
-            f"public records or merge rare values.",
+            f"{data.name}: you asked for {wanted} public records of {len(data)} in all, and {what} too few "
+            f"for that; ask for another number of public records or merge rare values.",
+            public=f"{what} too few records to be public; ask for another number of public records or merge "
+            f"rare values.",
         )
     shadow = torch.cat([group[:count] for count, group in zip(counts, groups, strict=True)])
     rest = torch.cat([group[count:] for count, group in zip(counts, groups, strict=True)])
@@ -263,9 +263,9 @@ def _rows_by_record(
     size = train if train is not None else min(TRAIN, int(len(rest) * TRAIN_SHARE))
     if not 2 <= size <= len(rest) - 2:
         raise DataError(
-            f"{data.name}: {size} training records were asked where {len(rest)} are not public, and the "
-            f"test split needs at least 2; ask for fewer.",
-            public="more training records were asked than there are beside the public ones; ask for fewer.",
+            f"{data.name}: you asked for {size} training records, and {len(rest)} records are not public; "
+            f"the test split needs 2 of them at least: ask for fewer.",
+            public="you asked for more training records than are not public; ask for fewer.",
         )
     return rest[:size], rest[size:], shadow[_shuffled(len(shadow), rng)]
 
@@ -285,8 +285,8 @@ def _rows_by_person(
     shadow = public if public is not None else len(people) // 3
     if private < 2 or shadow < 2 or private + shadow >= len(people):
         raise DataError(
-            f"{data.name}: {private} private and {shadow} public values of {by!r} were asked of "
-            f"{len(people)}; each needs at least 2 and at least 1 must remain for the test split."
+            f"{data.name}: you asked for {private} private and {shadow} public values of {by!r}, and it has "
+            f"{len(people)}; each needs at least 2, and at least 1 must remain for the test split."
         )
     parts = people[:private], people[private + shadow :], people[private : private + shadow]
     rows = [torch.isin(data.secret(by), part).nonzero()[:, 0] for part in parts]

@@ -67,8 +67,8 @@ def tabled(table: Mapping[str, Any]) -> Dataset:
     name = table["name"]
     if "sha256" in table and not same(str(table["sha256"]), sha256(table.get("path", ""))):
         raise DataError(
-            f"{table.get('path')} has changed since the plan was written, or the plan is of another user or "
-            f"machine; audit it anew, or leave sha256 out of the plan."
+            f"{table.get('path')} has changed since the plan was written, or another user or machine wrote "
+            f"the plan; audit it again, or leave sha256 out of the plan."
         )
     own: dict[str, Callable[..., Dataset]] = {"csv": from_csv, "npz": from_npz}
     records = own[name](**options) if name in own else load(name, **options)

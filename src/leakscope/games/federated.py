@@ -46,8 +46,8 @@ class Membership:
                 if seen.setdefault(key, (name, i))[0] != name:
                     other, j = seen[key]
                     raise DataError(
-                        f"record {j} of Membership.{other} is also record {i} of Membership.{name}, and what "
-                        f"is a member is no non-member; leave it out of one (Dataset.distinct finds such)."
+                        f"record {j} of Membership.{other} is also record {i} of Membership.{name}, and no "
+                        f"member is a non-member; leave it out of one (Dataset.distinct drops such records)."
                     )
 
     @property

@@ -135,8 +135,8 @@ class _Recorded(Strategy):
             for name, tensor in tensors.items():
                 if self._model is None and not tensor.is_floating_point():
                     raise DataError(
-                        f"array {name!r} holds {tensor.dtype}, which no update can: it is no parameter; give "
-                        f"recording_strategy the model, so that it can tell parameters from buffers."
+                        f"array {name!r} holds {tensor.dtype}, so it is no parameter that can be updated; "
+                        f"give recording_strategy the model, so that it can tell parameters from buffers."
                     )
             layers = tensors if self._model is None else self._model
             self._recorder = Recorder(self._folder, layers, writer="flower", **self._options)

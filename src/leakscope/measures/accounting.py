@@ -107,6 +107,6 @@ def _losses(event: dp.DpEvent) -> tuple[float, float]:
             squares, pures = zip(*map(_losses, inner), strict=True)
             return sum(squares), sum(pures)
     raise LeakscopeError(
-        f"the accountant knows no {type(event).__name__}, so it can say no epsilon of it; give the mechanism "
+        f"the accountant knows no {type(event).__name__}, so it cannot give an epsilon; give the mechanism "
         f"as Gaussian, Laplace or randomized response events."
     )

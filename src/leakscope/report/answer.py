@@ -20,10 +20,11 @@ class Answer(FrozenModel):
     question: str
     sentence: str
     notes: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()  # how to run what was found: commands and settings
 
     @property
     def lines(self) -> list[str]:
-        return [self.question, self.sentence, *self.notes]
+        return [self.question, self.sentence, *self.notes, *self.steps]
 
 
 def keep(folder: Path, answer: Answer) -> None:
@@ -38,4 +39,6 @@ def load(folder: Path) -> Answer | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, ValidationError):
-        raise StoreError(f"{str(path)!r} is none of ours; delete it and search again.") from None
+        raise StoreError(
+            f"{str(path)!r} is not an answer of leakscope tune; delete it and search again."
+        ) from None

@@ -24,10 +24,12 @@ def sentences(found: Comparison) -> list[str]:
     alone = [f"{plural(len(cells), 'cell')} of {side}" for side, cells in _sides(found.only)]
     told = [*_leakage(found)]
     if alone and found.pairs:
-        told.append(f"Not compared, since the other has no such cell: {' and '.join(alone)} (listed below).")
+        told.append(
+            f"Not compared, because the other has no such cell: {' and '.join(alone)} (listed below)."
+        )
     told += [*_worth(found), *_basis(found), *_correction(found)]
     if any(one.reading == "open" for one in found.headlines):
-        told.append("That no difference can be told does not show that there is none.")
+        told.append("Where no difference is shown, there may still be one.")
     return told
 
 
@@ -152,7 +154,7 @@ def _leakage(found: Comparison) -> Iterator[str]:
         yield "The two have no cell in common, so nothing can be compared."
         return
     if not ones:
-        yield "No cell that both have measures the same leakage in both, so nothing is said of it."
+        yield "No cell measures the same leakage in both, so leakage cannot be compared."
         return
     unit = "cell" if len(ones) <= len(found.pairs) else "case"  # of a cell and a secret
     yield _told(ones, "B gives away {} than A", ("less", "more"), unit)
@@ -172,9 +174,9 @@ def _told(ones: Sequence[Difference], start: str, readings: tuple[str, str], uni
     first, second = readings if counts[readings[0]] or not counts[readings[1]] else readings[::-1]
     if not counts[first]:
         words = start.format(f"neither {first} nor {second}")
-        return f"{words}, as far as can be told, in any of {plural(len(ones), unit)}."
+        return f"{words}, as far as this shows, in any of {plural(len(ones), unit)}."
     more = f", {second} in {counts[second]}" if counts[second] else ""
-    rest = f"; in {counts['open']} no difference can be told" if counts["open"] else ""
+    rest = f"; in {counts['open']} no difference is shown" if counts["open"] else ""
     return f"{start.format(first)} in {counts[first]} of {plural(len(ones), unit)}{more}{rest}."
 
 
@@ -194,8 +196,8 @@ def _basis(found: Comparison) -> Iterator[str]:
     if SINGLE in by:
         which = "Where there is one run each" if len(by) > 1 else "There is one run each"
         yield (
-            f"{which}{',' if len(by) > 1 else ':'} the difference is that of two intervals taken as "
-            f"independent, and covers the chance of the trials alone, not that of another seed."
+            f"{which}{',' if len(by) > 1 else ':'} the difference comes from two intervals, as if they were "
+            f"independent. It covers the chance of the trials alone, not that of another seed."
         )
 
 
@@ -206,7 +208,7 @@ def _correction(found: Comparison) -> Iterator[str]:
         return
     yield (
         f"p is corrected by Holm's method, over {plural(len(ones), 'headline')} as one family and "
-        f"{plural(others, 'other number')} as another; a difference is told below {ALPHA:g}."
+        f"{plural(others, 'other number')} as another. A difference is shown where p is below {ALPHA:g}."
     )
     floors = [
         least(one.gap.seeds) if one.gap.method == PAIRED and one.gap.seeds <= EXACT else 0.0 for one in ones
@@ -214,8 +216,8 @@ def _correction(found: Comparison) -> Iterator[str]:
     if min(floors) * len(ones) >= ALPHA:
         wanted = math.floor(math.log2(len(ones) / ALPHA)) + 2
         yield (
-            f"So few seeds cannot tell any difference: the smallest p that they can give is "
-            f"{chance(min(floors))}, and {plural(len(ones), 'headline')} would take {wanted} shared seeds."
+            f"So few seeds cannot show any difference: their smallest possible p is {chance(min(floors))}, "
+            f"and {plural(len(ones), 'headline')} would need {wanted} shared seeds."
         )
 
 

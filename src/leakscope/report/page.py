@@ -16,7 +16,9 @@ from leakscope.core.columns import Fate
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
 from leakscope.report.nets import describe_nets, list_nets
-from leakscope.report.pages import fill
+from leakscope.report.opening import open_page
+from leakscope.report.pages import fill, marked
+from leakscope.report.plot.scene import draw_scene
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
 from leakscope.results.chapter import Chapter, Verdict
@@ -29,8 +31,8 @@ CHECKS = 40  # self-checks that are listed
 LONGEST = 100_000  # characters of a plan that is quoted
 VERDICTS = 30  # that are listed before the rest is folded away
 ALWAYS = (
-    "An attack that succeeds shows that something leaks. One that fails does not show that nothing does: "
-    "every number is a lower bound on what a better attack could learn.",
+    "If an attack succeeds, something leaks. If it fails, something may still leak: every number is a lower "
+    "bound on what a better attack could learn.",
 )
 CLOSING = "A defense is judged against the attack that was run. A proof, such as a differential privacy "
 CLOSING += "guarantee, holds against all of them."
@@ -83,13 +85,13 @@ def _limits(results: Sequence[Result[Any]], own: Iterable[str], settings: int) -
     )
     if len(seeds) == 1:
         limits.append(
-            "With one seed, one split and one trained model, the variation from training to training is not "
-            "covered."
+            "There is one seed, one split and one trained model. The numbers do not show how much another "
+            "training would differ."
         )
     if settings > 1:
         limits.append(
-            f"Each interval stands alone. Among {settings} settings some will lie far out by chance, and the "
-            f"best or worst of them tends to look more extreme than it is."
+            f"Each interval is for one setting alone. Among {settings} settings some lie far out by chance, "
+            f"so the best and the worst look more extreme than they are."
         )
     return [*limits, CLOSING]
 
@@ -108,22 +110,24 @@ def render(
     settings = sum(chapter.settings for chapter in told)
     checks = list_checks(results)
     runs = [result for result in results if result.found is not None]
+    verdicts, lacking = list_verdicts(told), max(0, wanted - len(results))
     return fill(
         "/page.html",
         title=title,
         plan=plan,
         gate=verdict,
         gates=gate.words,
-        answer=answer,
+        opening=open_page(told, verdicts, results, answer, lacking),
+        draw_scene=marked(draw_scene),
         chapters=told,
         rules=dict(chapter.rules for chapter in told),
         remarks=[*describe_nets(results), *list_remarks(told)],
-        verdicts=list_verdicts(told),
+        verdicts=verdicts,
         listed=VERDICTS,
         failing=[check for check in checks if not check.result.passed],
         checks=checks,
         most=CHECKS,
-        missing=(len(results), wanted) if len(results) < wanted else None,
+        missing=(len(results), wanted) if lacking else None,
         limits=_limits(results, (line for chapter in told for line in chapter.limits), settings),
         seeds=sorted({result.seed for result in results}),
         data=_distinct(run.made.records for run in runs),

@@ -16,6 +16,7 @@ from leakscope.report import plot
 from leakscope.results.averages import Average
 from leakscope.results.cell import capitalise, stable, words
 from leakscope.results.chapter import SEVERITIES
+from leakscope.results.compare.gaps import Interval, independent
 from leakscope.results.scores import MEASURES
 
 
@@ -75,6 +76,12 @@ def either(values: Iterable[object]) -> str:
     return " or ".join(texts) if len(texts) < 3 else ", ".join(texts[:-1]) + " or " + texts[-1]
 
 
+def listed(names: Iterable[object]) -> str:
+    """Each once, in their order: ``a, b and c``."""
+    texts = list(dict.fromkeys(map(str, names)))
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+
+
 def marked(draw: Callable[..., str]) -> Callable[..., Markup]:
     """A chart that has escaped its words itself."""
     return lambda *args, **kwargs: Markup(draw(*args, **kwargs))
@@ -102,6 +109,21 @@ def name_measure(measure: str) -> str:
 def interval(average: Average, write: Callable[[float], str]) -> str:
     """``83.1% (82.4% to 83.8%)``, each number as ``write`` has it."""
     return f"{write(average.value)} ({write(average.low)} to {write(average.high)})"
+
+
+def say_change(before: Interval, after: Interval) -> str:
+    """What a defense does to an accuracy, in points: lost or gained, with the interval of the difference."""
+    change = independent(before, after)
+
+    def points(value: float) -> str:
+        return f"{100 * abs(value):.1f} points {'lost' if value < 0 else 'gained'}"
+
+    if change.low is None or change.high is None:
+        return points(change.value)
+    if change.low < 0 < change.high:
+        return f"{points(change.value)} (between {points(change.low)} and {points(change.high)})"
+    ends = sorted(100 * abs(end) for end in (change.low, change.high))
+    return f"{points(change.value)} ({ends[0]:.1f} to {ends[1]:.1f})"
 
 
 def write_measure(name: str, value: float | None) -> str:

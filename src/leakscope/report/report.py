@@ -13,6 +13,7 @@ from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
 from leakscope.report.figures import Figure, cut_out, frame_page, titles_of
 from leakscope.report.nets import describe_nets
+from leakscope.report.opening import advise
 from leakscope.report.page import (
     ColumnTable,
     list_remarks,
@@ -74,9 +75,14 @@ class Report:
 
     @property
     def lines(self) -> list[str]:
-        """The verdicts in words, the worst first."""
-        lines = list(self.answer.lines) if self.answer else []
-        lines += [f"{v.word}: {v.about}, {v.data}. {v.sentence}" for v in self.verdicts]
+        """The verdicts in words, the worst first, and what would help; the answer of a search comes before
+        them."""
+        told = chapters(self.results)
+        verdicts = [f"{v.word}: {v.about}, {v.data}. {v.sentence}" for v in list_verdicts(told)]
+        if self.answer:
+            lines = [*self.answer.lines, *verdicts]
+        else:
+            lines = [*verdicts, *(f"What would help: {line}" for line in advise(one.brief for one in told))]
         return [printable(line) for line in lines]
 
     def __str__(self) -> str:

@@ -144,7 +144,7 @@ def plan_of(text: str) -> Plan:
         return Plan.model_validate({**document, "cell": cells})
     except (TypeError, ValueError, ValidationError):
         raise PlanError(
-            "the plan of this folder is none of ours; give a folder that an audit or a run wrote."
+            "this folder holds no plan of leakscope; give a folder that an audit or a run wrote."
         ) from None
 
 

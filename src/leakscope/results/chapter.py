@@ -69,10 +69,39 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Scene:
+    """The threat model, to be drawn: who holds the records, what crosses the wire, who listens, what the
+    listener knows and wants. Few words each."""
+
+    holder: str
+    records: tuple[str, ...]
+    crosses: tuple[str, ...]
+    listener: str
+    knows: tuple[str, ...]
+    wants: str
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What one kind says on the first page, to a reader who decides and does not audit: whole sentences.
+
+    ``asked`` are the questions; ``meaning`` is what the findings mean for a person in the data; ``helps``
+    what would help, as far as this run measured it; ``untested`` what this run does not know."""
+
+    asked: tuple[str, ...] = ()
+    meaning: tuple[str, ...] = ()
+    helps: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    untested: tuple[str, ...] = ()
+    scene: Scene | None = None
+
+
+@dataclass(frozen=True)
 class Chapter:
     """What one kind puts on a page. ``lead`` is one line under the title; ``rules`` say how its words are
     chosen; ``body`` are its sections; ``assumed`` is who was assumed to see and know what; ``limits`` are
-    what it does not say; ``remarks`` are easily overlooked, and the terminal says them too."""
+    what it does not say; ``remarks`` are easily overlooked, and the terminal says them too; ``brief`` is its
+    part of the first page."""
 
     lead: str
     verdicts: tuple[Verdict, ...]
@@ -82,6 +111,7 @@ class Chapter:
     limits: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     settings: int = 0  # cells that it tells of
+    brief: Brief = Brief()
 
 
 def read_severity(advantage: Average, auroc: Average | None) -> str:
@@ -94,3 +124,21 @@ def read_severity(advantage: Average, auroc: Average | None) -> str:
         return "ranking"
     told = auroc is not None and tells(auroc.low, auroc.high)  # the other way round: no all-clear either
     return "none" if advantage.high < SLIGHT and not told else "inconclusive"
+
+
+def explain(severity: str, topic: str, harm: str) -> str:
+    """What a verdict means for a person: the ``harm`` of a leak, or how little the ``topic`` is known."""
+    more = {
+        "slight": " The gain over guessing is small.",
+        "ranking": " A single guess is no better than chance, but a ranking of many cases tells them apart.",
+    }
+    if severity in LEAKS:
+        return harm + more.get(severity, "")
+    if severity == "failed":
+        return f"Nothing is known about {topic}: the measurement failed."
+    if severity == "none":
+        return (
+            f"About {topic}, the attacks of this run learned no more than guessing. This does not prove that "
+            f"nothing leaks."
+        )
+    return f"About {topic}, there is not enough evidence: this run shows neither a leak nor safety."

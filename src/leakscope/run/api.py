@@ -62,11 +62,12 @@ def audit(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """Every secret of a dataset, attacked through one victim's gradients.
+    """Attack every secret of a dataset through one victim's gradients.
 
     ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y); ``model`` a name,
     or a `torch.nn.Module` that is audited at the weights it has. Options are those of the command; without
-    ``output`` the results are kept in memory only."""
+    ``output`` the results are kept in memory only. Without ``defenses`` a short list of them is tried on the
+    first question; ``defenses=["none"]`` tries none."""
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
@@ -87,7 +88,8 @@ def audit(
         start=start,
         trust=trust,
         training=options.training(rate, mode),
-        defenses=[games.parse_part(text, "--defense", "Pruning:rate=0.99") for text in defenses],
+        defenses=games.list_defenses(defenses),
+        tried=() if defenses or not _known(model) else games.TRIED,
         attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
         dp=dp,
         batch=batch,
@@ -97,6 +99,15 @@ def audit(
         seeds=seeds,
     )
     return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
+
+
+def _known(model: object) -> bool:
+    """Whether a model is one of ours: a defense may not work on another one."""
+    from leakscope.core.catalogue import roles
+
+    if model is None or isinstance(model, str):
+        return not model or model.partition(":")[0] in roles("model")
+    return isinstance(model, dict) and model.get("name") in roles("model")
 
 
 def audit_recording(
@@ -118,7 +129,7 @@ def audit_recording(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """Which candidates the clients of a recorded federation trained on, as its updates show it.
+    """Tell which candidates the clients of a recorded federation trained on, from its updates.
 
     ``scores`` keeps every candidate's score in the results folder, which is as private as they are."""
     from leakscope.audits.membership.request import request_recording
@@ -180,7 +191,7 @@ def localise(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """Which layer of a model gives away what, and what protecting it costs."""
+    """Find which layer of a model gives away what, and what protecting it costs."""
     from leakscope.audits.inference.request import parse_model, parse_part
     from leakscope.audits.layers.request import request_layers
     from leakscope.run.running import run_document
@@ -219,7 +230,7 @@ def guard(
     against: Annotated[
         str,
         options.option(
-            "What is hidden: an attribute of each record, a property of subsets, membership, the records.",
+            "What to hide: an attribute of each record, a property of subsets, membership, or the records.",
             click_type=click.Choice(("attribute", "property", "membership", "reconstruction")),
             show_default=True,
         ),
@@ -240,7 +251,7 @@ def guard(
     loss: Annotated[
         str,
         options.option(
-            "How the secret is driven out; adversarial is the papers', which holds off no new attacker.",
+            "How the secret is removed. adversarial is the loss of the papers; it stops no new attacker.",
             click_type=click.Choice(("prior", "mmd", "mean", "clip", "adversarial")),
             show_default=True,
         ),
@@ -249,12 +260,12 @@ def guard(
         float, options.number("Standard deviation of noise on the normed representation; 0: none.")
     ] = 0.5,
     width: Annotated[
-        int, options.count("Numbers in the representation of a table's record: the fewer, the less is left.")
+        int, options.count("Numbers in the representation of a record of a table: fewer leave less.")
     ] = 8,
     utility: Annotated[
         str,
         options.option(
-            "What is kept: the task, or, without one, the records' information.",
+            "What to keep: the task, or, without one, the information in the records.",
             click_type=click.Choice(("labels", "agnostic", "autoencoder")),
             show_default=True,
         ),
@@ -270,8 +281,7 @@ def guard(
     equal: Annotated[
         str | None,
         options.option(
-            "Give those beside it the strength at which they are as useful, or as private, as it is at the "
-            "last lambda.",
+            "Set the guards beside it to be as useful, or as private, as this guard is at the last lambda.",
             click_type=click.Choice(("utility", "privacy")),
         ),
     ] = None,
@@ -286,7 +296,8 @@ def guard(
     rehearsals: options.Rehearsals = 4_000,
     seeds: options.Seeds = 1,
     shadows: Annotated[
-        int, options.count("Against membership: guards of the adversary's own (LiRA); 0: none.", min=0)
+        int,
+        options.count("Against membership: guards that the adversary trains itself (LiRA); 0: none.", min=0),
     ] = 0,
     dimensions: Annotated[int, options.count("Of the map of representations: 2 or 3.")] = 2,
     show_reconstructions: options.Shown = False,
@@ -295,7 +306,7 @@ def guard(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """An encoder whose representations keep a task and lose a secret, attacked by who it has not met."""
+    """Train an encoder whose representations keep a task and lose a secret, and attack it anew."""
     from leakscope.audits.guards.request import request_guard
     from leakscope.run.running import run_document
 
@@ -363,10 +374,10 @@ def tune(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """The cheapest defense that keeps a stated risk, against an adversary who knows it.
+    """Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
 
-    The risk is about property inference: the secret is taken out of the inputs. The report's ``answer`` names
-    the defense, on the page as here."""
+    The search plays property inference: the secret is not an input. The report's ``answer`` names the
+    defense, and how to run it; the page has the same words."""
     from leakscope.audits.inference.request import parse_model, request_audit
     from leakscope.run.running import run_search
     from leakscope.run.tuning import Risk
@@ -411,7 +422,7 @@ def tune(
 
 
 def gate(source: Report | str | Path, appetite: str | Path | Appetite) -> GateVerdict:
-    """A risk appetite held against a report or a results folder: ``.passed``, and why not."""
+    """Check a report or a results folder against a risk appetite: ``.passed``, and why not."""
     from leakscope.report.report import Report
     from leakscope.results import gate as gates
 
@@ -422,7 +433,7 @@ def gate(source: Report | str | Path, appetite: str | Path | Appetite) -> GateVe
 
 
 def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:
-    """Two reports or results folders, cell by cell and measure by measure."""
+    """Compare two reports or results folders, cell by cell and measure by measure."""
     from leakscope.report.report import Report, results_of
     from leakscope.results import compare as comparisons
 

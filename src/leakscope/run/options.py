@@ -106,8 +106,8 @@ Known = Annotated[
 Model = Annotated[
     str | Table | Module | None,
     option(
-        "A model (see: leakscope list), with settings as a defense has them, or your own torch.nn.Module, "
-        "such as my_nets.Net; needs --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
+        "A model (see: leakscope list), with settings as for a defense, or your own torch.nn.Module, such as "
+        "my_nets.Net, with --trust my_nets. Layer sizes of a recorded MLP come from the recording.",
         metavar="MODEL",
     ),
 ]
@@ -139,17 +139,18 @@ Raw = Annotated[
 Defenses = Annotated[
     Sequence[str | Table],
     option(
-        "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list). The "
-        "adversary knows of it. Can be repeated.",
+        "A defense to audit too, such as Sign or Pruning:rate=0.99 (see: leakscope list), or none. The "
+        "adversary knows it. Can be repeated.",
         "--defense",
         metavar="DEFENSE",
+        show_default="a short list, on the first question",
     ),
 ]
 Attack = Annotated[
     str | Table | None,
     option(
-        "The attack to play, such as Posterior or Joint:components=30 (see: leakscope list). Without it "
-        "several are tried on public records, and the strongest is played.",
+        "The attack to play, such as Posterior or Joint:components=30 (see: leakscope list). Without it, "
+        "several are tried on public records and the strongest is played.",
         metavar="ATTACK",
     ),
 ]

@@ -115,8 +115,8 @@ def run(
         known = result.made.records.digest if result.made.records else ""
         if digests and known and not same(known, digests[key]):
             raise StoreError(
-                f"folder {str(folder)!r} holds results of other records than the plan's data has now, or of "
-                f"another user or machine; choose another folder with --output."
+                f"folder {str(folder)!r} holds results of other records than the plan has now, or of another "
+                f"user or machine; choose another folder with --output."
             )
     missing = [pair for key, pair in by_key.items() if key not in found]
     missing.sort(key=lambda item: -work(item[0]))  # the longest first, so that none is left alone at the end

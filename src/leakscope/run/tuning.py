@@ -55,6 +55,11 @@ FAMILIES = (
 )
 
 
+def count_settings(families: Sequence[DefenseFamily], halvings: int) -> int:
+    """How many settings a search tries at most, no defense among them."""
+    return 1 + sum(1 if one.weakest == one.strongest else 1 + halvings for one in families)
+
+
 @dataclass(frozen=True)
 class Risk:
     """What the user accepts: the upper limit of the adaptive adversary's advantage, and the loss of
@@ -82,9 +87,8 @@ class Point:
     loss: float  # of accuracy against no defense
     error: str  # why it could not be measured, if so
     result: Result[Any]
-    sound: bool = (
-        True  # that its guesses found little says something: not worse than guessing, self-check passed
-    )
+    sound: bool = True  # that it found little says something: not worse than guessing, self-check passed
+    free: Number | None = None  # the accuracy without a defense
 
     def protects(self, risk: Risk) -> bool:
         """Whether it keeps the wanted advantage; what the page calls a leak is never enough."""
@@ -92,6 +96,11 @@ class Point:
 
     def meets(self, risk: Risk) -> bool:
         return self.protects(risk) and self.loss <= risk.loss
+
+    def beats(self, other: Point) -> bool:
+        """Whether it leaves less and costs no more, or leaves as little and costs less."""
+        own, theirs = (self.high, self.loss), (other.high, other.loss)
+        return own != theirs and own[0] <= theirs[0] and own[1] <= theirs[1]
 
 
 def search(
@@ -155,6 +164,14 @@ def confirm(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: S
     return again if again.error or not free.error else free
 
 
+def list_frontier(points: Sequence[Point]) -> list[Point]:
+    """The settings that no other beats, the cheapest first; one whose number is no evidence is not among
+    them."""
+    fair = [point for point in points if not point.error and not point.ranks and point.sound]
+    kept = [point for point in fair if not any(other.beats(point) for other in fair)]
+    return sorted(kept, key=lambda point: point.loss)
+
+
 def choose(points: Sequence[Point], risk: Risk) -> Point | None:
     meeting = [point for point in points if point.family != "none" and point.meets(risk)]
     return min(meeting, key=lambda point: (point.loss, -point.high), default=None)  # of equals the weakest
@@ -183,9 +200,8 @@ def _point(
     high = gain.high if gain.high is not None else 1.0
     (reading,) = read(result)
     sound = not (reading.worse or reading.reversed or reading.doubted or not reading.apart)
-    return Point(
-        family, defense or {}, gain.value or 0.0, high, reading.ranks, worth, loss, "", result, sound
-    )
+    gained, ranks = gain.value or 0.0, reading.ranks
+    return Point(family, defense or {}, gained, high, ranks, worth, loss, "", result, sound, free)
 
 
 def _name(defense: Table | None) -> str:

@@ -47,7 +47,7 @@ def shards(
         wanted = clients * size if size is not None else len(data)
         if not clients <= wanted <= len(data):
             raise DataError(
-                f"{data.name}: {clients} clients were asked to hold {size or 'at least 1'} records each, and "
+                f"{data.name}: you asked for {clients} clients of {size or 'at least 1'} records each, and "
                 f"there are {len(data)}; ask for fewer clients or smaller shards."
             )
         rows = torch.randperm(len(data), generator=rng)[:wanted]
@@ -60,7 +60,7 @@ def _people(data: Dataset, clients: int, column: str, rng: torch.Generator) -> S
     people = codes.unique()
     if len(people) < clients:
         raise DataError(
-            f"{data.name}: {clients} clients were asked for, and {column!r} has {len(people)} values; ask "
+            f"{data.name}: you asked for {clients} clients, and {column!r} has {len(people)} values; ask "
             f"for at most as many clients."
         )
     people = people[torch.randperm(len(people), generator=rng)]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from leakscope.audits.inference.brief import brief
 from leakscope.audits.inference.found import Played
 from leakscope.audits.inference.settings import (
     Frontier,
@@ -50,19 +51,20 @@ def tell(results: Sequence[Result[Played]]) -> Chapter:
     lead = f"{plural(len(groups), 'secret')}, {plural(len(rows), 'setting')}, {plural(seeds, 'seed')}"
     lead += f"; {plural(failed, 'setting')} failed." if failed else "."
     return Chapter(
-        lead=f"{lead} Every number stands with its interval and with what guessing alone reaches.",
+        lead=f"{lead} Every number comes with its interval and with what guessing alone achieves.",
         verdicts=tuple(judge(group) for group in groups),
         body=_body(groups, rows),
         assumed=_assumed(groups, rows),
         limits=tuple(_limits(groups, rows)),
         remarks=tuple(_remarks(rows)),
         settings=len(rows),
+        brief=brief(groups),
     )
 
 
 def judge(group: Group) -> Verdict:
     """The answer about one secret: its worst setting, and the best defense where one was tried."""
-    worst = group.worst
+    worst = group.headline
     return Verdict(
         severity=worst.severity,
         about=group.label,
@@ -87,7 +89,7 @@ def describe(group: Group, row: Setting) -> str:
     who = "A curious server"
     if row.defense:
         knows = "knows" if row.informed else "does not know"
-        who = f"Under {row.defense}, a curious server that {knows} of this defense and"
+        who = f"Under {row.defense}, a curious server that {knows} this defense and"
     sees = f"{plural(row.observed, 'update')} of {plural(row.secret.batch, 'record')}"
     seen = f"{who} sees {sees}" if row.defense else f"{who} that sees {sees}"
     return f"{seen} {_aim(group)} {_success(row, row.scores.success)}"
@@ -95,11 +97,11 @@ def describe(group: Group, row: Setting) -> str:
 
 def _aim(group: Group) -> str:
     if group.kind == "distribution":
-        return f"tells in which of {group.count} ranges the share of {group.value} lies, and is right in"
+        return f"says in which of {group.count} ranges the share of {group.value} lies, and is right in"
     if group.kind == "user":
         return f"picks the right person of {group.count} ({group.column}) in"
     outside = ", which is not part of the training data," if group.kind == "property" else ""
-    return f"tells the {group.column} of that group{outside} right in"
+    return f"names the {group.column} of that group{outside} and is right in"
 
 
 def _success(row: Setting, success: Average) -> str:
@@ -113,15 +115,15 @@ def _notes(group: Group, worst: Setting) -> list[str]:
     if worst.severity == "ranking" and worst.scores.auroc:
         notes.append(
             "Its guesses are no better than chance, but its ranking tells the secret: AUROC "
-            f"{shown('auroc', worst.scores.auroc)}, where 0.5 is chance. Read otherwise, it would find more."
+            f"{shown('auroc', worst.scores.auroc)}, where 0.5 is chance. A better threshold would find more."
         )
     if worst.defense and worst.runs and not any(row.informed for row in group.defended):
-        notes.append("An adversary who knows of the defense may do better. That was not measured here.")
+        notes.append("An adversary who knows the defense may do better. This was not measured here.")
     best = group.best_defended
     if best and best.number != worst.number and best.scores.success:
         note = (
-            f"Least leakage among {plural(len(group.defended), 'defended setting')} with an adversary who is "
-            f"{best.adversary} of the defense: {best.defense}"
+            f"Least leakage among {plural(len(group.defended), 'defended setting')} with an adversary who "
+            f"{'knows' if best.informed else 'does not know'} the defense: {best.defense}"
             f"{f' ({best.differs})' if best.differs else ''}, right in {_success(best, best.scores.success)} "
             f"Reading: {SEVERITIES[best.severity].lower()}."
         )
@@ -146,14 +148,14 @@ def describe_epsilon(accounted: Accounted) -> str:
     pair += f", ε = {promised(accounted.replaced)} if one is replaced, at δ = {small(accounted.delta)}"
     if accounted.unit == "mean":
         return (
-            f"Noise on the mean of all clients: {pair}. It holds for someone who sees nothing but the mean. "
+            f"Noise on the mean of all clients: {pair}. It holds against someone who sees only the mean. "
             f"Against the server, and whoever else sees uploads, no ε holds."
         )
     if accounted.covers == "training":
         return (
-            f"The training of the model itself, apart from what this adversary saw: {pair}, counted for "
-            f"{plural(accounted.releases, 'step')} whose batches are drawn at random. It says nothing about "
-            f"the updates shown here."
+            f"The training of the model, apart from what this adversary saw: {pair}, for "
+            f"{plural(accounted.releases, 'step')} on random batches. It says nothing about the updates "
+            f"shown here."
         )
     rounds = plural(accounted.releases, "round")
     return (
@@ -271,17 +273,17 @@ def _limits(groups: Sequence[Group], rows: Sequence[Setting]) -> list[str]:
     limits = []
     if any(row.bounds and row.bounds.advantage is not None for row in rows):
         limits.append(
-            "A bound on the advantage holds for the channel it was computed for, with the assumptions it "
-            "names. It is a ceiling, not an estimate: the truth may lie far below it."
+            "A bound on the advantage holds for its own channel and under its own assumptions. It is a "
+            "ceiling, not an estimate: the truth may lie far below it."
         )
     limits.append(
-        "The numbers are averages over batches. A rare person or an unusual batch can be worse off than the "
+        "The numbers are averages over batches. A rare person or an unusual batch can leak more than the "
         "average."
     )
     if any(group.kind in ("attribute", "property") for group in groups):
         limits.append(
-            "In each trial all records of a batch share one value of the secret, by the game's construction. "
-            "Real batches are mixed."
+            "In each trial of the game, all records of a batch share one value of the secret. Real batches "
+            "are mixed."
         )
     return limits
 
@@ -289,14 +291,14 @@ def _limits(groups: Sequence[Group], rows: Sequence[Setting]) -> list[str]:
 def _remarks(rows: Sequence[Setting]) -> list[str]:
     """What is easily overlooked."""
     remarks = []
-    worths = [run.found.utility for row in rows for run in row.runs if run.found]
+    free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
+    worths = free or [run.found.utility for row in rows for run in row.runs if run.found]
     idle = sum(bool(w.accuracy and w.majority is not None and w.accuracy.low <= w.majority) for w in worths)
     if idle:
         remarks.append(
             f"In {idle} of {len(worths)} cells the model is not clearly better than always saying the most "
-            f"frequent label. With more --rounds or a higher --rate it would have learned more."
+            f"frequent label. It would learn more with more --rounds or a higher --rate."
         )
-    free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
     behind = sum(
         bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in free
     )
@@ -309,7 +311,7 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]
     if told and untold:
         remarks.append(
-            f"--known does not reach {' and '.join(untold)}: there the adversary is told no column of the "
-            f"batch, and guessing knows none."
+            f"--known does not apply to {' and '.join(untold)}: there the adversary knows no column of the "
+            f"batch, and neither does guessing."
         )
     return remarks

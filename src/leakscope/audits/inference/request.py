@@ -26,6 +26,10 @@ Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
 CHOICE = 400  # rehearsals by which the strongest attack is chosen
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
+TRIED: tuple[Table, ...] = (  # defenses that an audit tries on its first question, unless told otherwise
+    {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that it can hold; it costs what it costs
+)
+NONE = "none"  # the word for no defense
 OWN_TRAIN, OWN_PUBLIC = 20_000, 10_000  # records of one's own table that are used, where it has so many
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
@@ -234,6 +238,16 @@ def parse_part(part: str | Table, option: str, example: str) -> Table:
         ) from None
 
 
+def list_defenses(defenses: Sequence[str | Table]) -> list[Table]:
+    """The plan's tables of the defenses to audit; the word none stands for none of them."""
+    named = [part for part in defenses if part != NONE]
+    if named and len(named) < len(defenses):
+        raise ArgumentError(
+            f"--defense {NONE} must stand alone, got {len(named)} more; leave one of them out."
+        )
+    return [parse_part(part, "--defense", "Pruning:rate=0.99") for part in named]
+
+
 @dataclass(frozen=True, eq=False)
 class Start:
     """The model that is audited, as a plan names it: its table, the ``weights`` that it starts with, and the
@@ -288,6 +302,7 @@ def document(
     inside: bool = False,
     training: Table | None = None,
     defenses: Sequence[Table] = (),
+    tried: Sequence[Table] = (),
     attack: Table | None = None,
     dp: Table | None = None,
     name: str = "Audit",
@@ -295,8 +310,9 @@ def document(
     """The plan of an audit, ready for TOML: attribute inference if the secret is an input, property
     and distributional inference with it taken out, user inference if a column says who is who.
 
-    Each again under every one of ``defenses``, against an adversary who knows it. Every game is played by the
-    strongest of several attacks, or by the ``attack`` that is named. ``weights`` are those of the ``model``;
+    Each again under every one of ``defenses``, and the first under those to be ``tried``, against an
+    adversary who knows it. Every game is played by the strongest of several attacks, or by the ``attack``
+    that is named. ``weights`` are those of the ``model``;
     one that has the secret ``inside`` its inputs plays no game without it. ``dp``, a DPSGD table, adds the
     audit of one attribute's epsilon. With a ``user`` or a ``person`` all records are split by person.
     ``train`` and ``public`` count records; without them as many are used as `Dataset.split` says, or up to
@@ -306,12 +322,9 @@ def document(
     table = {**table, "by": people} if people else table
     width = 3 if records.columns else 10
     cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, inside=inside)
-    for defense in defenses:
-        cells += [
-            cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
-            for cell in cells
-            if "defense" not in cell
-        ]
+    bare = list(cells)
+    for defense, chosen in [*((one, bare) for one in defenses), *((one, bare[:1]) for one in tried)]:
+        cells += [cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense} for cell in chosen]
     cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
     cells = [cell | {"weights": weights} for cell in cells] if weights else cells
     if dp is not None:

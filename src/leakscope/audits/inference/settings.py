@@ -119,6 +119,11 @@ class Setting:
         return str(self.cell.game.get("user") or self.cell.data.get("by") or "")
 
     @property
+    def shield(self) -> str:
+        """The defense, with what else tells the setting apart."""
+        return ", ".join(part for part in (self.defense, self.differs) if part)
+
+    @property
     def label(self) -> str:
         adversary = f"adversary {self.adversary}" if self.defense else ""
         parts = (self.defense or "no defense", adversary, self.differs)
@@ -170,6 +175,12 @@ class Group:
     @property
     def worst(self) -> Setting:
         return self.rows[0]
+
+    @property
+    def headline(self) -> Setting:
+        """What the verdict is about: the worst setting, or one without a defense whose word is the same."""
+        word = self.worst.severity
+        return next((row for row in self.rows if not row.defense and row.severity == word), self.worst)
 
     @property
     def measured(self) -> list[Setting]:
@@ -315,6 +326,7 @@ class FrontierMark:
     advantage: Average
     utility: Average
     loss: float | None  # of utility, against the same model without the defense
+    cost: float = 0.0  # of accuracy, by which the cheapest is chosen, whatever is drawn
 
 
 @dataclass(frozen=True)
@@ -370,7 +382,7 @@ def _stays_low(mark: FrontierMark) -> bool:
 
 
 def _cost(mark: FrontierMark) -> tuple[float, float, int]:
-    return mark.loss if mark.loss is not None else 0.0, -mark.utility.value, mark.number
+    return mark.cost, -mark.utility.value, mark.number
 
 
 def draw_frontier(group: Group) -> Frontier | None:
@@ -390,8 +402,10 @@ def draw_frontier(group: Group) -> Frontier | None:
         number = numbers.setdefault((row.defense, row.victim), len(numbers) + 1)
         shape = 1 + kinds.index(str(row.cell.defense["name"])) if row.cell.defense else 0
         loss = bare.value - worth.value if bare else None
+        before, after = free.utility.accuracy if free else None, row.utility.accuracy
+        cost = before.value - after.value if before and after else loss or 0.0
         if row.scores.advantage:
-            marks.append(FrontierMark(number, label, shape, row, row.scores.advantage, worth, loss))
+            marks.append(FrontierMark(number, label, shape, row, row.scores.advantage, worth, loss, cost))
     failed = {(row.defense, row.victim) for row in group.rows if not row.runs}
     lost = frozenset(number for name, number in numbers.items() if name in failed)
     return Frontier(measure, tuple(marks), len(group.measured) - len(drawn), lost)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from leakscope.audits.mechanism.brief import brief
 from leakscope.audits.mechanism.found import Certified
 from leakscope.core.nouns import Estimate
 from leakscope.report import plot
@@ -166,7 +167,7 @@ def judge(attribute: Attribute) -> Verdict:
 
 
 RULES = {
-    "certified": "an epsilon above 0 is certified for one step; how much is too much is for you to say",
+    "certified": "an epsilon above 0 is certified for one step; you decide how much is too much",
     "inconclusive": "nothing is certified, which does not show that the step is private",
     "failed": "there is no measurement, so nothing can be said",
 }
@@ -187,17 +188,22 @@ def tell(results: Sequence[Result[Certified]]) -> Chapter:
         histogram=_histogram,
         epsilons=_epsilons,
     )
+    verdicts = tuple(judge(attribute) for attribute in attributes)
+    crafted = any(audit.founds and audit.first.crafted for audit in audits)
+    promises = [audit.largest("exact") for audit in audits if audit.founds]
+    promised = max((value for value in promises if value is not None), default=None)
     return Chapter(
         lead=lead + (f"; {plural(failed, 'audit')} failed." if failed else "."),
-        verdicts=tuple(judge(attribute) for attribute in attributes),
+        verdicts=verdicts,
         body=body,
         rules=("Differential privacy: by what is certified", RULES),
-        assumed=fill("mechanism/assumed.html", crafted=any(a.founds and a.first.crafted for a in audits)),
+        assumed=fill("mechanism/assumed.html", crafted=crafted),
         limits=(
-            "A certified epsilon is a floor for the records that were audited. Another record, or more "
-            "trials, may show more; the true epsilon of the mechanism lies between floor and guarantee.",
+            "A certified epsilon is a lower bound for the records that were audited. Another record, or more "
+            "trials, may show more. The true epsilon lies between this bound and the guarantee.",
         ),
         settings=len(audits),
+        brief=brief([attribute.name for attribute in attributes], verdicts, promised, crafted),
     )
 
 

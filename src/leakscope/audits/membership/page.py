@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from leakscope.audits.membership import rows
+from leakscope.audits.membership.brief import brief
 from leakscope.audits.membership.found import MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST, watches
@@ -31,22 +32,22 @@ RULES = {
     "not include 0.5",
     "slight": f"the lower limit is above 1%, what guessing finds, and below {SUBSTANTIAL:.0%}",
     "inconclusive": f"the interval includes 1% and reaches {SUBSTANTIAL:.0%} or more; or fewer than {FEWEST} "
-    f"non-members were judged; or something speaks against what was looked at",
+    f"non-members were judged; or there is a doubt about the set-up",
     "none": f"the interval includes 1% and stays below {SUBSTANTIAL:.0%}",
     "failed": "there is no measurement, so nothing can be said",
 }
 CHOICE = (
-    "Who was trained on: by the strongest attack that is told no member, or by one that is told some where "
-    "no other finds any; in the mean over clients, or at a client whose word is worse"
+    "Who was trained on: by the strongest attack that knows no member, or by one that knows some if no other "
+    "finds any; in the mean over clients, or at a client whose word is worse"
 )
 ASSUMED = (
-    '<p class="soft">Who was trained on: what an adversary sees and knows stands with its federation.</p>'
+    '<p class="soft">Who was trained on: each federation above says what its adversary sees and knows.</p>'
 )
 LIMITS = (
-    "Members were told from records that are like theirs in kind. Records of another kind would be told "
-    "apart for what they are, not for who was trained on.",
-    "A client's records are averaged over. An unusual record can be found more surely than the average.",
-    "The strongest of several attacks is shown, and its interval does not allow for the choice.",
+    "Members were compared with records of the same kind. Records of another kind could be told apart by "
+    "what they are, not by who was trained on.",
+    "The numbers are averages over a client's records. An unusual record can be easier to find.",
+    "The page shows the strongest of several attacks, and its interval does not allow for the choice.",
 )
 
 
@@ -67,6 +68,7 @@ def tell(results: Sequence[Result[MembershipFound]]) -> Chapter:
         limits=LIMITS,
         remarks=tuple(dict.fromkeys(remark for result in results for remark in _remarks(result))),
         settings=len(federations),
+        brief=brief(every),
     )
 
 
@@ -75,7 +77,7 @@ def _verdict(watch: Watch, anchor: str) -> Verdict:
     worst = watch.worst
     deciding = worst.deciding
     if deciding is None:
-        sentence = f"Nothing is known of {ABOUT} from the updates of this federation: the measurement failed."
+        sentence = f"Nothing is known about {ABOUT} in this federation: the measurement failed."
         return Verdict("failed", ABOUT, watch.data, sentence, tuple(_notes(watch)), anchor)
     return Verdict(
         severity=deciding.severity,
@@ -98,13 +100,13 @@ def _sentence(federation: Federation) -> str:
     """What the strongest attack finds in the mean, and at the worst client where that is worse."""
     attack, site, judged = federation.strongest, federation.exposed, federation.first.judged
     someone = f"With {federation.defense}, someone" if federation.defense else "Someone"
-    taught = " and is told half of the members" if attack.taught else ""
+    taught = " and knows half of the members" if attack.taught else ""
     whose = "its" if federation.seen == "uploads" else "their"
     found = _finding(attack, f"{whose} {_own(federation)} records", judged)
     sentence = f"{someone} who sees {_watcher(federation)}{taught} {found}"
     if site:
         lead = "Most at client" if site.severity in LEAKS else "Least is known of client"
-        told = ", told half of the members," if site.taught else ""
+        told = ", which knows half of the members," if site.taught else ""
         finding = _finding(site, f"its {plural(site.members, 'record')}", judged)
         sentence += f" {lead} {site.client}: {site.attack}{told} {finding}"
     return sentence
@@ -114,8 +116,8 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
     """What is found, or that too few non-members were judged to say it; and the ranking where that tells."""
     if reading.few:
         text = (
-            f"finds an unknown share of {records}: there is {rows.NOT_ENOUGH}, as 1% false alarms take "
-            f"{FEWEST} judged non-members and there were {judged}."
+            f"finds an unknown share of {records}. There is {rows.NOT_ENOUGH}: 1% false alarms need {FEWEST} "
+            f"judged non-members, and there were {judged}."
         )
     else:
         right, between, chance = spoken(reading.found, CHANCE)
@@ -139,7 +141,7 @@ def _notes(watch: Watch) -> Iterator[str]:
     if worst.severity not in LEAKS:
         yield from worst.doubts
     if worst.attacks and not worst.sites and worst.strongest.games > 1:
-        yield "What was found of single clients was not kept: one may be worse off than the mean. Audit anew."
+        yield "The findings for single clients were not kept. One may leak more than the mean: audit again."
     if best and best.number != worst.number:
         least = f" That is the least of {len(watch.defended)} defended federations seen in the same way."
         free, cost = watch.undefended(best), ""
@@ -153,7 +155,7 @@ def _notes(watch: Watch) -> Iterator[str]:
     lost = len(watch.federations) - len(watch.measured)
     if lost and worst.attacks:
         are = "is" if lost == 1 else "are"
-        yield f"{plural(lost, 'further federation')} failed and {are} not part of this."
+        yield f"{plural(lost, 'more federation')} failed and {are} not counted."
 
 
 def _watcher(federation: Federation) -> str:
@@ -192,20 +194,20 @@ def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
     worth = found.utility
     if worth.accuracy and worth.majority is not None and worth.accuracy.low <= worth.majority:
         yield (
-            "the federation's model is not clearly better than always saying the most frequent label; one "
-            "that has learned more may give away more."
+            "the model of the federation is not clearly better than always saying the most frequent label. "
+            "Once it has learned more, it may give away more."
         )
     if found.held < LEAST:
         yield (
-            f"the test at 1% was left out: its threshold takes {LEAST} records of nobody, and there were "
+            f"the test at 1% was left out: its threshold needs {LEAST} records of nobody, and there were "
             f"{found.held}{_in_all(cell, LEAST, held=True)}."
         )
     drawn, wanted = cell.trials - cell.trials // 2, needed(0.95, 0.01)
     if found.judged < wanted:
         way = f"; raise --trials to {2 * wanted}" if drawn < wanted else _in_all(cell, wanted, held=False)
         yield (
-            f"a lower limit of what is found at 1% false alarms takes {wanted} judged records of nobody, and "
-            f"there were {found.judged}{way}."
+            f"a lower limit at 1% false alarms needs {wanted} judged records of nobody, and there were "
+            f"{found.judged}{way}."
         )
 
 

@@ -110,7 +110,7 @@ def _model(text: str, recording: Recording) -> tuple[Table, list[str]]:
     if widths is None:
         return table, []
     said = table.get("activation", "relu")
-    note = f"Widths {list(widths)} were read off the recording, and its activation was taken to be {said}."
+    note = f"Layer sizes {list(widths)} come from the recording. The activation is taken to be {said}."
     return table | {"hidden": list(widths)}, [note]
 
 

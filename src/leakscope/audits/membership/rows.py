@@ -26,7 +26,7 @@ LABELS = {
 def list_remarks(attack: AttackOverSeeds) -> Iterator[str]:
     """What an attack is told, and what it looks at."""
     if attack.taught:
-        yield "More knowledge: taught by half of the members"
+        yield "More knowledge: half of the members"
     known = (USES.get(attack.first.uses or ""), LABELS.get(attack.first.label or ""))
     yield from filter(None, ["; ".join(part for part in known if part)])
 

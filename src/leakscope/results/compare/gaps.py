@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from scipy import stats
@@ -23,6 +24,19 @@ LEVEL = 0.95
 EXACT = 10  # seeds up to which all sign flips are tried
 TINY = 1e-12  # a spread below is that of rounding
 PAIRED, WELCH, SINGLE = "paired over seeds", "seeds of their own", "one run each"
+
+
+class Interval(Protocol):
+    """An estimate with its limits, wherever it comes from."""
+
+    @property
+    def value(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
+    @property
+    def level(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,7 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Gap:
     return Gap(_mean(a), _mean(b), float(low), float(high), float(test.pvalue), seeds, WELCH)
 
 
-def independent(a: Number, b: Number) -> Gap:
+def independent(a: Interval, b: Interval) -> Gap:
     """The difference of two estimates from their intervals, as if they knew nothing of each other. Its p is
     that of the level at which the interval would touch 0, were both normal."""
     av, bv = float(a.value or 0.0), float(b.value or 0.0)

@@ -36,7 +36,7 @@ OPEN: Word = "not enough evidence"
 CODES = {"pass": 0, "fail": 1, OPEN: 3}
 GUESSED = ("success", "balanced_accuracy", "advantage")  # measures of guesses, not of their ranking
 CERTIFIED = "epsilon_any"  # the measured epsilon: a lower bound that assumes nothing
-NEVER = "an attack shows how large an epsilon is at least, so it alone can never pass a limit"
+NEVER = "an attack gives a lower bound on epsilon, so it alone can never pass a limit"
 
 
 @dataclass(frozen=True)
@@ -268,36 +268,35 @@ def _measure(
         return "fail", ""
     if number.bound != "estimate":
         return OPEN, NEVER if limit.measure == EPSILON else (
-            f"{limit.measure} is measured from below: this much passed at least, and a better attack may "
-            f"find more, so it can never pass a limit"
+            f"{limit.measure} is a lower bound: a better attack may find more, so it can never pass a limit"
         )
     if low is None or high is None:
         level = 100 * (number.level or 0.0)
         return OPEN, (
-            f"its interval was stored at {level:.4g}% and cannot be computed again for so many limits, seeds "
-            f"and attacks; ask for fewer, or for less confidence"
+            f"its interval was stored at {level:.4g}%, which is too low for so many limits, seeds and "
+            f"attacks; ask for fewer, or for less confidence"
         )
     if not high <= limit.at_most:  # nor where it is no number
         return OPEN, ""
     if reading.doubted:
-        return OPEN, "its self-check failed, so that no number of this result can be trusted to be low"
+        return OPEN, "its self-check failed, so a low number of this result proves nothing"
     if not reading.apart:
         return OPEN, (
-            "its attack could be tried on no public records but those that it had learned from, so that how "
-            "far to trust it is not known; give more public records, or lower the batch"
+            "its attack was tried only on public records that it had learned from, so nobody knows how far to "
+            "trust it; give more public records, or lower the batch"
         )
     if reading.ranks and limit.measure in GUESSED:
         return OPEN, (
             "its guesses stay below the limit, but its ranking gives the secret away (AUROC above or below "
-            "0.5): read otherwise, it would find more"
+            "0.5), so a better use of it would find more"
         )
     if reading.worse and limit.measure in GUESSED:
         return (
             OPEN,
-            "its guesses are worse than guessing, so they are no evidence: audit it with another attack",
+            "its guesses are worse than guessing, so they show nothing; audit it with another attack",
         )
     if reading.reversed and not (limit.measure == "auroc" and 1 - low <= limit.at_most):
-        return OPEN, "its ranking is worse than chance, which gives as much away the other way round"
+        return OPEN, "its ranking is worse than chance, and turned around it gives as much away"
     return "pass", ""
 
 
@@ -323,7 +322,11 @@ def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple
     if reading.unprotected:
         return None, False, "no mechanism with an epsilon was in place, so none is promised"
     if reading.asked.protected and not any(row.measure.startswith(EPSILON) for row in reading.bounds):
-        return None, False, "no epsilon is known for the defense in place, so what is declared is not for it"
+        return (
+            None,
+            False,
+            "no epsilon is known for the defense in place, so the declared one cannot be its own",
+        )
     found = [
         (row.value, row.delta or 0.0)
         for row in reading.bounds
@@ -338,9 +341,13 @@ def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple
         return None, False, _uncovered(limit, reading, declared)
     most, delta = max(value for value, _ in found), max(delta for _, delta in found)
     if not most <= limit.at_most:
-        return most, False, f"an epsilon of {most:.3g} is all that is promised, and {NEVER}"
+        return most, False, f"the promised epsilon is {most:.3g}, and {NEVER}"
     if delta > limit.delta:
-        return most, False, f"what is promised holds at delta {delta:g} only, and {limit.delta:g} is asked"
+        return (
+            most,
+            False,
+            f"the promise holds at delta {delta:g} only, and the limit asks for {limit.delta:g}",
+        )
     return most, *_contradicted(most, reading)
 
 
@@ -351,8 +358,8 @@ def _contradicted(most: float, reading: Reading) -> tuple[bool, str]:
     low = max(certified, default=0.0)
     if low > most:
         return False, (
-            f"trials certify an epsilon of at least {low:.3g}, more than the {most:.3g} that is promised: "
-            f"see that both speak of the same mechanism and neighbours"
+            f"trials certify an epsilon of at least {low:.3g}, more than the {most:.3g} that is promised; "
+            f"check that both are about the same mechanism and neighbours"
         )
     steps = [row.value for row in reading.bounds if row.covers == "one step" and row.value is not None]
     if max(steps, default=0.0) > most:

@@ -110,7 +110,7 @@ def _details(one: LimitVerdict) -> list[str]:
     if several > 1:
         lines.append(f"{same} of {several} readings: {decisive.combined}.")
     if tried_unaware(one):
-        lines.append("Defended, but tried only by an adversary who does not know of the defense.")
+        lines.append("Only an adversary who does not know the defense was tried.")
     return lines
 
 
@@ -155,12 +155,12 @@ def notes(verdict: GateVerdict) -> list[str]:
         f"{100 * (1 - one.errors[1]):.4g}% and {100 * (1 - one.errors[0]):.4g}%" for one in verdict.limits
     )
     lines = [
-        f"Upper and lower limits are one-sided, at {shares}: Bonferroni over {count} "
-        f"limit{'s' if count > 1 else ''} and the seeds of each, for lower limits over its settings and "
-        f"attacks too, since one of them is enough to fail."
+        f"Upper and lower limits are one-sided, at {shares}. Bonferroni: over {count} "
+        f"limit{'s' if count > 1 else ''} and the seeds of each; for lower limits over settings and attacks "
+        f"too, since one of them is enough to fail."
     ]
     if any(one.limit.measure == EPSILON for one in verdict.limits):
-        lines.append(f"{capitalise(NEVER)}. That takes an accountant.")
+        lines.append(f"{capitalise(NEVER)}. You need an accountant for that.")
     return lines
 
 

@@ -210,4 +210,4 @@ class Recording:
         except FileNotFoundError:
             raise damaged(file, "it is missing") from None
         except (OSError, SafetensorError) as error:
-            raise damaged(file, f"it is no whole safetensors file ({error})") from None
+            raise damaged(file, f"it is not a complete safetensors file ({error})") from None

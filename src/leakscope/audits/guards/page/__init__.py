@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 
 from leakscope.audits.guards.found import GuardsFound
+from leakscope.audits.guards.page.brief import brief
 from leakscope.audits.guards.page.measures import Scatter, TriedAverage, list_measures
 from leakscope.audits.guards.page.pages import RECOGNISED, GuardPage, GuardSetting, group_pages
 from leakscope.audits.guards.page.words import give_verdict, name_attack, refute
@@ -27,9 +28,9 @@ AXES = {"auroc": "AUROC", "success": "success rate", "ssim": "SSIM", "mse": "mea
 LIMITS = (
     "A guard is judged by the attackers that were trained on it. Another network, or one trained for longer, "
     "may find what they miss.",
-    "The guard that is shown is the best of those tried, by the numbers shown. Its interval does not allow "
-    "for that choice. λ is no dial: more of it need not hide more.",
-    "A theorem's number that rests on an estimated entropy is an estimate. It promises nothing.",
+    "The page shows the best guard of those tried, by the same numbers. Its interval does not allow for this "
+    "choice. A larger λ does not always hide more.",
+    "A number of a theorem that rests on an estimated entropy is an estimate. It promises nothing.",
 )
 
 
@@ -38,11 +39,11 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
     pages = group_pages(results)
     settings = [one for page in pages for one in page.settings]
     failed = sum(one.found is None for one in settings)
-    lead = f"{plural(len(pages), 'secret')} behind guards, judged by attackers that the guards have not met"
+    lead = f"{plural(len(pages), 'secret')} behind guards, attacked by new attackers"
     lead += f"; {plural(failed, 'guard')} failed." if failed else "."
     verdicts = tuple(give_verdict(page) for page in pages)
     by = (
-        "Guards: by the advantage of the strongest fresh attacker on the guard that is shown, or, where that "
+        "Guards: by the advantage of the strongest fresh attacker on the guard that is shown, or, if that "
         "shows no leak, of any other that does; records that are rebuilt: by the lower limit of SSIM, severe "
         f"from {SEVERE}, substantial from {RECOGNISED}, slight below"
     )
@@ -59,11 +60,9 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
         name_attack=name_attack,
         refute=refute,
     )
-    assumed = Markup(
-        '<p class="soft">Of guards: what the attacker sees and knows stands with each secret.</p>'
-    )
+    assumed = Markup('<p class="soft">Guards: each secret above says what its attacker sees and knows.</p>')
     cells = len(by_cell(results))
-    return Chapter(lead, verdicts, body, (by, RULES), assumed, LIMITS, settings=cells)
+    return Chapter(lead, verdicts, body, (by, RULES), assumed, LIMITS, settings=cells, brief=brief(pages))
 
 
 def _draw_roc(page: GuardPage, points: Points) -> Markup:

@@ -87,8 +87,8 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
     several = len(page.judged)
     if several > 1:
         yield (
-            f"Shown: the guard with the best trade-off of {several}. It keeps most of the task for what "
-            "it leaves of the secret, and no other guard that was tried leaves less and keeps as much."
+            f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves "
+            "less of the secret and keeps as much of the task."
         )
     if several > 1 and one.lam == 0:
         yield "λ=0 is plain training: every guard beside it leaves more of the secret, and keeps no more."
@@ -98,7 +98,7 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
     if parts:
         yield f"Without a guard: {'; '.join(parts)}."
     else:
-        yield "What no guard gives away was not measured beside it."
+        yield "Nobody measured what leaks without a guard."
 
 
 def _in_short(page: GuardPage, tried: TriedAverage) -> str:
@@ -126,14 +126,14 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         who = f"{worst.name} on {worst.queries} draws of the noise" if worst.queries > 1 else worst.name
         who += " on single records" if worst in judged.single else ""
         yield (
-            f"The strongest attacker, chosen on rehearsals, does not show a leak, but another one does: "
-            f"{who}, {_found(page, worst)}. The word above is for that one."
+            f"The strongest attacker, chosen on rehearsals, shows no leak, but another one does: {who}, "
+            f"{_found(page, worst)}. The word above is for that one."
         )
     free = page.free.tried.attack(page.measure) if page.free else None
     own = judged.tried.attack(page.measure)
     overlap = free and own and (own.low <= free.high if page.known.falls else own.high >= free.low)
     if overlap and free is not own:
-        yield "The guard is not shown to hide anything: with it and without, the intervals overlap."
+        yield "This does not show that the guard hides anything: with it and without, the intervals overlap."
     needless = [
         one.name
         for one in page.baselines
@@ -143,7 +143,7 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         and one.tried.accuracy.value >= worth.value
     ]
     if needless:
-        yield f"No guard is needed for this: {' and '.join(needless)} hides as much and keeps as much."
+        yield f"A guard is not needed for this: {' and '.join(needless)} hides as much and keeps as much."
 
 
 def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterator[str]:
@@ -154,14 +154,14 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
     best = _best(judged.asked_again, page.measure)
     if best and own and found_by(best, page.measure) > (-own.low if page.known.falls else own.high):
         yield (
-            f"Whoever may ask {best.queries} times and averages the noise gets {_found(page, best)}: this "
-            "guard holds for one release, so freeze one draw for each record."
+            f"Whoever asks {best.queries} times and averages the noise gets {_found(page, best)}. This guard "
+            "holds for one release only, so fix one draw for each record."
         )
     if alone := _best(judged.single, "auroc"):
         guess = f", guessing {alone.guessing:.1%}" if alone.guessing is not None else ""
         yield (
-            f"Whoever sees single records, not the group, tells {page.column} of each: {_found(page, alone)}"
-            f"{guess}. What was guarded is the group only."
+            f"Whoever sees single records, not the group, learns {page.column} of each: {_found(page, alone)}"
+            f"{guess}. The guard protects the group only."
         )
     stronger = [
         f"{attack.name} ({_found(page, attack)})"
@@ -170,7 +170,7 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
         if (estimate := attack.estimates.get(page.measure)) and estimate.low > own.high
     ]
     if stronger:
-        yield f"Not chosen on rehearsals, and yet clearly stronger: {', '.join(stronger)}."
+        yield f"Clearly stronger, though rehearsals did not choose it: {', '.join(stronger)}."
     yield from filter(None, [refute(judged.theorem, one.label)])
 
 
@@ -187,8 +187,8 @@ def _mislead(page: GuardPage) -> Iterator[str]:
         one, judged, stale = furthest
         yield (
             f"{one.label}: the network trained along with the encoder finds less ({_found(page, stale)}) "
-            f"than a fresh one ({_found(page, judged.tried.strongest)}). The papers report the former, which "
-            "looks safer than the guard is."
+            f"than a fresh one ({_found(page, judged.tried.strongest)}). The papers report the first, so the "
+            "guard looks safer than it is."
         )
 
 
@@ -203,6 +203,6 @@ def refute(theorem: TheoremAverage | None, label: str) -> str:
         return ""
     seeds = f" with {theorem.refuted} of {theorem.seeds} seeds" if theorem.seeds > 1 else ""
     return (
-        f"{label}: the estimate of a bound on accuracy, {theorem.bound:.1%} from the estimated H(u|r), is "
-        f"refuted{seeds}: an attack measured here exceeds it."
+        f"{label}: the estimated bound on accuracy, {theorem.bound:.1%} from the estimated H(u|r), is wrong"
+        f"{seeds}: an attack measured here exceeds it."
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from leakscope.audits.layers.found import LayersFound
+from leakscope.audits.layers.page.brief import brief
 from leakscope.audits.layers.page.claims import RARE
 from leakscope.audits.layers.page.maps import LayerMap, layer_maps
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
@@ -21,17 +22,17 @@ from leakscope.results.chapter import RULES, Chapter
 from leakscope.results.result import Result
 
 BY = (
-    "Layer by layer: by the advantage with the layer, or with all of them, that tells most. For inputs that "
-    "are rebuilt, a share of their information takes its place."
+    "Layer by layer: by the advantage with the layer that tells most, or with all layers. For inputs that "
+    "are rebuilt: by the share of their information"
 )
 OWN = {
     "slight": f"{RULES['slight']}, or that of the information alone is above 0",
-    "inconclusive": f"{RULES['inconclusive']}, or the adversary could but guess",
+    "inconclusive": f"{RULES['inconclusive']}, or the adversary could only guess",
 }
 LIMITS = (
-    "A layer that gives little away by itself may add to others. Which layer tells most depends on how the "
-    "adversary reads gradients: with another one the order can change.",
-    "The layer that tells most is the highest of several, and its interval does not allow for the choice.",
+    "A layer that gives away little alone may add to others. Which layer tells most depends on the "
+    "adversary: with another one the order can change.",
+    "The layer that tells most is the highest of several, and its interval does not allow for this choice.",
 )
 NORMS = {  # as the page calls them
     "F": "F-norm",
@@ -44,7 +45,7 @@ STEP = 12  # between the marks of one layer
 KINDS = {"convolution": "conv", "linear": "linear", "embedding": "embedding"}
 DRAWN = {"relative": "relative sensitivity, F-norm over that of the gradient", "F": "sensitivity, F-norm"}
 Sketch = tuple[str, list[Mark], list[Curve]]  # of a panel: its title and what it shows
-ASSUMED = "Of audits layer by layer: what the adversary sees and knows stands with each, above."
+ASSUMED = "Layer by layer: each audit above says what its adversary sees and knows."
 
 
 def tell(results: Sequence[Result[LayersFound]]) -> Chapter:
@@ -68,6 +69,7 @@ def tell(results: Sequence[Result[LayersFound]]) -> Chapter:
         limits=LIMITS,
         assumed=Markup(f'<p class="soft">{ASSUMED}</p>'),
         settings=len(maps),
+        brief=brief(maps),
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from leakscope.audits.layers.page.measures import Latent, LayersAverage, ProtectionAverage
-from leakscope.audits.layers.page.order import listed, nats
-from leakscope.report.pages import plural
+from leakscope.audits.layers.page.order import nats
+from leakscope.report.pages import listed, plural
 
 LITTLE = 0.1  # of certainty, that an interval may leave open; stated on the page
 ENOUGH = "an interval that includes 0 and ends below a tenth of certainty"
@@ -63,7 +63,7 @@ class Advice:
         free = next((one for one in self.protection if not one.layers), None)
         if free and not self.needed:
             told = [
-                f"This audit found no need of a measure: with none, what is found about {secret} has "
+                f"This audit found no need of a measure: without one, the information about {secret} has "
                 f"{ENOUGH} ({_left(free)})."
             ]
         elif best:
@@ -71,20 +71,22 @@ class Advice:
             price = f"with a task accuracy of {best.accuracy.value:.1%}{before}"
             tried, do = plural(len(self.tried), "measure"), "does" if len(holding) == 1 else "do"
             told = [
-                f"{_deed(best)} What is then found about {secret} has {ENOUGH} ({_left(best)}), {price}.",
-                f"Of {tried} tried, {len(holding)} {do} so, and this is the cheapest.",
+                f"{_deed(best)} The information about {secret} then has {ENOUGH} ({_left(best)}), {price}.",
+                f"Of {tried} tried, {len(holding)} {do} this. It is the cheapest of them.",
             ]
         else:
             told = [self._none_holds(secret)]
         if self.others:
             others = listed(self.others)
-            told.append(f"Measures were audited for {secret} only. What they leave of {others} is not known.")
+            told.append(f"Measures were audited for {secret} only. Their effect on {others} is not known.")
         return told
 
     def _none_holds(self, secret: str) -> str:
         text = (
-            f"Of {plural(len(self.tried), 'measure')} tried with every seed, none is enough for {secret}: "
-            f"something is still found, or the interval does not include 0 or end below a tenth of certainty."
+            f"None of {plural(len(self.tried), 'measure')} is enough for {secret}: the adversary still finds "
+            f"something, or the interval does not include 0, or it ends above a tenth of certainty."
+            if self.tried
+            else f"No measure for {secret} was tried with every seed."
         )
         if unranked := [one for one in self.tried if one.auroc is None]:
             text += f" Of {len(unranked)} the ranking was not measured, so they cannot be called enough."
@@ -94,7 +96,7 @@ class Advice:
             text += f" The nearest: {nearest.label}, {_left(nearest)}."
         if some := self.holding(self.partial):
             taken = f"With {some[0].seeds} of {self.seeds} seeds this was enough"
-            text += f" {taken}, and the others did not take it: {some[0].label}."
+            text += f" {taken}; the others did not try it: {some[0].label}."
         return text
 
     @property
@@ -122,9 +124,9 @@ def advise(found: LayersAverage, seeds: int) -> Advice | None:
 
 def _left(one: ProtectionAverage) -> str:
     if one.risk.guesses:
-        return "the adversary found nothing to go by and guessed, which a better one need not"
+        return "the adversary found nothing to use and guessed; a better one may do more"
     if one.risk.information.high < 0:
-        return "the adversary did worse than a guess, which a better one need not"
+        return "the adversary did worse than a guess; a better one may do more"
     return f"at most {nats(one.risk.information.high)} nats, the upper limit"
 
 

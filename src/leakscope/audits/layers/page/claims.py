@@ -11,7 +11,7 @@ from leakscope.audits.layers.page.order import amount, nats, order
 from leakscope.report.pages import interval, short
 from leakscope.results.averages import Average
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be told"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not known"
 PUBLISHED = (0.686, 0.707)  # Pearson's r of the paper's measures with information (section 6.3)
 COMPARED = ("subspace distance", "F sensitivity")  # the measures that the paper correlates
 CONTROLS = ("its random split", "square root of rank")  # of the subspace distance: no secret in them

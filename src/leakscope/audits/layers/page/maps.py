@@ -12,7 +12,7 @@ from leakscope.audits.layers.page.claims import Claim, judge_claims
 from leakscope.audits.layers.page.measures import LayersAverage, summarise
 from leakscope.audits.layers.page.order import informed, most_rebuilt, most_telling, scaled
 from leakscope.results.averages import Average
-from leakscope.results.cell import WORDS, capitalise, differences, stable, words
+from leakscope.results.cell import WORDS, capitalise, differences, group_by, stable, words
 from leakscope.results.chapter import SEVERITIES, Verdict, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
@@ -35,9 +35,14 @@ class LayerMap(Runs[LayersFound]):
         return words(self.cell.defense or {})
 
     @property
+    def title(self) -> str:
+        """In few words."""
+        defense = f" under {self.defense}" if self.defense else ""
+        return f"{words(self.cell.model)} on {self.cell.source}{defense}"
+
+    @property
     def label(self) -> str:
-        parts = (self.cell.source, words(self.cell.model), self.defense, self.differs)
-        return ", ".join(part for part in parts if part)
+        return f"{self.title}, {self.differs}" if self.differs else self.title
 
     def setting(self, name: str) -> object:
         """Of the audit, as the cell has it or by default."""
@@ -125,11 +130,11 @@ class LayerMap(Runs[LayersFound]):
     def _sentence(self) -> str:
         if not self.keys:
             return (
-                f"Which layers of the model on {self.cell.source} give a secret away is not known: the "
+                f"It is not known which layers of the model on {self.cell.source} give a secret away: the "
                 f"measurement failed."
             )
         first = next(
-            iter(self.sentences), "No secret was asked about; how sensitive layers are was measured."
+            iter(self.sentences), "No secret was asked about. Only the sensitivity of layers was measured."
         )
         return f"{self.label}: {first}"
 
@@ -151,8 +156,10 @@ def layer_maps(results: Iterable[Result[LayersFound]]) -> list[LayerMap]:
         worth = average_worth([found.utility for found in founds])
         maps.append(LayerMap(tuple(runs), summarise(founds), worth))
     told = (*WORDS, "data", "model", "defense")
-    differing = differences([one.cell.described for one in maps], told)
-    maps = [replace(one, differs=differs) for one, differs in zip(maps, differing, strict=True)]
+    for alike in group_by(range(len(maps)), lambda i: maps[i].title).values():
+        differing = differences([maps[i].cell.described for i in alike], told)
+        for i, differs in zip(alike, differing, strict=True):
+            maps[i] = replace(maps[i], differs=differs)
     severities = list(SEVERITIES)
     maps.sort(key=lambda one: (severities.index(one.severity), -one.share, stable(one.cell.described)))
     return [replace(one, number=number) for number, one in enumerate(maps, start=1)]

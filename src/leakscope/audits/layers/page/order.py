@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from leakscope.audits.layers.page.measures import Latent, Original, Risk
+from leakscope.report.pages import listed
 from leakscope.results.averages import Average
 from leakscope.results.cell import capitalise
 
@@ -57,7 +58,7 @@ def most_telling(latent: Latent, titles: Mapping[str, str]) -> str:
     text = _name_highest(latent, latent.together, f"about {latent.secret}", "layer", titles)
     better = [leak.name for leak in latent.views if leak.leaks]
     if better and not any(leak.shown for leak in latent.views):
-        text += f" Yet with {listed(better)} guesses or their ranking beat chance."
+        text += f" But with {listed(better)}, guesses or their ranking beat chance."
     return text
 
 
@@ -77,7 +78,7 @@ def _name_highest(found: Latent | Original, whole: Risk, of: str, one: str, titl
         return f"No {one} was looked at by itself.{together}"
     title = titles[place.first]
     if not shown:
-        guess = ": there the adversary found nothing to go by and guessed"
+        guess = ": there the adversary found nothing to use and guessed"
         return (
             f"No {one} is shown to give away anything {of}: the highest ({title}) has "
             f"{amount(place.highest, most)}{guess if risks[place.first].guesses else ''}.{together}"
@@ -97,7 +98,3 @@ def _times(value: float, other: float) -> str:
     if other <= 0 or value / other >= MANY:
         return f"more than {MANY} times"
     return f"{value / other:.1f} times"
-
-
-def listed(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -1,0 +1,98 @@
+"""The first part of a page, for whoever decides and does not audit: what was asked, what was found, what it
+means, what would help, what was assumed, what was not tested. The kinds give the sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leakscope.core.catalogue import KINDS
+from leakscope.report.answer import Answer
+from leakscope.report.pages import plural
+from leakscope.results.chapter import Brief, Chapter, Scene, Verdict
+from leakscope.results.result import Result
+
+FOUND = 3  # verdicts on the first page
+LISTED = 5  # sentences of one list, at most
+NO_DEFENSE = "No defense was tried, so this run cannot say what would help."
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The lists of the first page, each in whole sentences, and the pictures of who sees what."""
+
+    asked: list[str]
+    found: list[Verdict]
+    more: int  # verdicts that stand below only
+    meaning: list[str]
+    helps: list[str]
+    steps: tuple[str, ...]  # commands and settings
+    assumed: list[str]
+    untested: list[str]
+    scenes: list[Scene]
+
+
+def open_page(
+    told: Sequence[Chapter],
+    verdicts: Sequence[Verdict],
+    results: Sequence[Result[Any]],
+    answer: Answer | None,
+    missing: int,
+) -> Opening:
+    """What the chapters say in short; the answer of a search takes the place of their advice."""
+    briefs = [chapter.brief for chapter in told]
+    asked = [answer.question] if answer else _short(brief.asked for brief in briefs)
+    return Opening(
+        asked=asked,
+        found=list(verdicts[:FOUND]),
+        more=max(0, len(verdicts) - FOUND),
+        meaning=_short(brief.meaning for brief in briefs),
+        helps=advise(briefs, answer),
+        steps=answer.steps if answer else (),
+        assumed=_short(brief.assumed for brief in briefs),
+        untested=[*_lost(results, missing), *_each(brief.untested for brief in briefs), *_unasked(results)],
+        scenes=list(dict.fromkeys(brief.scene for brief in briefs if brief.scene)),
+    )
+
+
+def advise(briefs: Iterable[Brief], answer: Answer | None = None) -> list[str]:
+    """What would help: one answer, the same on the page and in the terminal."""
+    if answer:
+        return [answer.sentence, *answer.notes]
+    return _each(brief.helps for brief in briefs) or [NO_DEFENSE]
+
+
+def _each(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(sentence for sentences in lists for sentence in sentences))
+
+
+def _short(lists: Iterable[Sequence[str]]) -> list[str]:
+    """Of each chapter so many sentences that all have room; the details have the rest."""
+    every = [list(sentences) for sentences in lists if sentences]
+    room = max(1, LISTED // max(1, len(every)))
+    kept = _each(sentences if len(sentences) <= room else sentences[:room] for sentences in every)
+    left = len(_each(every)) - len(kept)
+    return [*kept, f"{left} more {'is' if left == 1 else 'are'} in the details below."] if left else kept
+
+
+def _lost(results: Sequence[Result[Any]], missing: int) -> list[str]:
+    """Results that failed or are not there."""
+    failed, lost = sum(bool(result.error) for result in results), []
+    if failed:
+        lost.append(
+            f"{failed} of {plural(len(results), 'measurement')} failed. What they would show is open."
+        )
+    if missing:
+        lost.append(f"The plan asks for {plural(missing, 'more measurement')}. Nobody has run them.")
+    return lost
+
+
+def _unasked(results: Sequence[Result[Any]]) -> list[str]:
+    """The kinds of audit that were not run, and what one seed leaves open."""
+    there = {result.kind for result in results}
+    asks = [entry.asks for name, entry in KINDS.items() if name not in there and entry.asks]
+    lines = [f"This run did not ask: {'; '.join(asks)}."] if asks else []
+    if len({result.seed for result in results}) == 1:
+        lines.append("The model was trained once. Another training can leak more or less.")
+    return lines
