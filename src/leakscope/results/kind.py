@@ -184,7 +184,9 @@ def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str =
 
 def enter_worth(worth: TaskScore[Estimate]) -> dict[str, TableEntry]:
     """What a task is judged by as an entry of a table."""
-    return {worth.measure: TableEntry(worth.main, least=MEASURES[worth.measure].least)} if worth.main else {}
+    return (
+        {worth.judged_by: TableEntry(worth.main, least=MEASURES[worth.judged_by].least)} if worth.main else {}
+    )
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def of_worth(about: Number, worth: Worth[Estimate] | None) -> Iterator[Number]:
         return
     about = replace(about, about="utility", attack="")
     if worth.main:
-        yield of_estimate(about, worth.measure, worth.main, worth.majority)
+        yield of_estimate(about, worth.judged_by, worth.main, worth.majority)
     if worth.mae:
         yield of_estimate(about, "mae", worth.mae, worth.mae_of_mean)
     if worth.auroc:

@@ -189,8 +189,8 @@ class TaskScore(FrozenModel, Generic[T]):
     r2: T | None = None
 
     @property
-    def measure(self) -> str:
-        """What the task is judged by."""
+    def judged_by(self) -> str:
+        """The measure that the task is judged by."""
         return "accuracy" if self.r2 is None else "r2"
 
     @property
@@ -201,7 +201,7 @@ class TaskScore(FrozenModel, Generic[T]):
     @property
     def word(self) -> str:
         """That measure, as a sentence has it."""
-        return TASK_WORDS[self.measure]
+        return TASK_WORDS[self.judged_by]
 
     @property
     def constant(self) -> str:
@@ -266,7 +266,7 @@ def average_worth(runs: Sequence[Worth[Estimate]]) -> Worth[Average]:
 
     def over(name: str) -> Average | None:
         each = [getattr(run, name) for run in runs]
-        known = MEASURES[runs[0].measure if name == "trained" else name] if runs else None
+        known = MEASURES[runs[0].judged_by if name == "trained" else name] if runs else None
         return average(each, least=known.least, most=known.most) if known and all(each) else None
 
     def mean(name: str) -> float | None:

@@ -230,7 +230,7 @@ def _body(groups: Sequence[Group], rows: Sequence[Setting]) -> Markup:
         measured=[row for row in rows if row.runs],
         frontiers={group.place: draw_frontier(group) for group in groups},
         tasks=tasks,
-        worths=list({task.row.utility.measure: task.row.utility for task in tasks}.values()),
+        worths=list({task.row.utility.judged_by: task.row.utility for task in tasks}.values()),
         drawn=drawn,
         told=_told(groups, drawn),
         points=POINTS if len(rows) <= FIGURES else POINTS // 3,

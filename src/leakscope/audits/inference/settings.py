@@ -382,7 +382,7 @@ def draw_frontier(group: Group) -> Frontier | None:
     """The frontier of a secret, where at least two defenses or strengths, none among them, were tried."""
     rows = [row for row in group.measured if row.utility.main or row.utility.auroc]
     ranked = all(row.utility.auroc for row in rows)
-    measure = "auroc" if ranked else rows[0].utility.measure
+    measure = "auroc" if ranked else rows[0].utility.judged_by
     drawn = [row for row in rows if getattr(row.utility, measure)]
     drawn.sort(key=lambda row: (row.defense != "", row.defense, row.number))
     if len({row.defense for row in drawn}) < 2:

@@ -157,7 +157,7 @@ def _protections(found: LayersFound, about: Number) -> Iterator[Number]:
         if row.auroc:
             yield of_estimate(tried, "auroc", row.auroc)
         if row.main:
-            yield of_estimate(replace(tried, attack=""), row.measure, row.main, found.utility.majority)
+            yield of_estimate(replace(tried, attack=""), row.judged_by, row.main, found.utility.majority)
         yield from of_value(tried, "noise_std", row.std)
 
 
