@@ -59,7 +59,8 @@ def _quantiles(known: Array, bins: int | None, who: str) -> list[float]:
     if not 2 <= count <= MOST:
         raise DataError(f"bins of {who} must be from 2 to {MOST} ranges, or edges, got {count}.")
     distinct = len(np.unique(known))
-    exact = np.quantile(known, np.arange(1, count) / count) if distinct else np.zeros(0)
+    shares = np.arange(1, count) / count
+    exact = np.quantile(known, shares, method="higher") if distinct else np.zeros(0)
     exact = np.unique(exact[exact > known.min()]) if distinct else exact
     if len(exact) + 1 < (count if bins is not None else 2):
         raise DataError(

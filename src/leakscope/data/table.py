@@ -118,7 +118,7 @@ def _look(column: Cells, bins: Bins) -> Marks:
     who, binned = f"{column.role} {column.name!r}", column.name in bins
     if against := possible(column, column.asked):
         raise DataError(f"{who} cannot be used: {against}; leave --as {column.name}={column.asked} out.")
-    if binned and not column.mostly_numeric:
+    if binned and not column.numeric and column.asked != "number":
         raise DataError(f"bins are for numbers, and {who} holds words; leave it out of bins.")
     if not binned and not column.spread:
         codes, names = column.levels(gaps=True)

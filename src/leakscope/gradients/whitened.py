@@ -115,7 +115,12 @@ def _inverse_root(moment: Tensor, damping: float) -> Tensor:
     scale = moment.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
     damped = moment.clone()
     damped.diagonal().add_(damping * scale)
-    root = torch.linalg.cholesky(damped)
+    root, failed = torch.linalg.cholesky_ex(damped)
+    if int(failed):
+        raise ArgumentError(
+            "whitening needs gradients whose moments are finite, and these are not; lower the rate of the "
+            "training that they are of."
+        )
     del damped  # of a wide layer this is as large as everything else
     identity = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
     inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)
