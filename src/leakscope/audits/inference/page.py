@@ -308,6 +308,11 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
             f"In {len(behind)} of {len(free)} cells without a defense the model is less accurate than a "
             f"{behind[0].simple} of the same records. What it leaks may change once it has learned more."
         )
+    for name in dict.fromkeys(name for row in rows for name in row.cell.data.get("bins", ())):
+        remarks.append(
+            f"{name} is a number, and was asked in ranges. They are part of the question: unless --bins declares "
+            f"their edges, these are quantiles of the whole table, rounded."
+        )
     told = {row.cell.game_name for row in rows if row.cell.game.get("known")}
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]
     if told and untold:
