@@ -310,8 +310,8 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
         )
     for name in dict.fromkeys(name for row in rows for name in row.cell.data.get("bins", ())):
         remarks.append(
-            f"{name} is a number, and was asked in ranges. They are part of the question: unless --bins declares "
-            f"their edges, these are quantiles of the whole table, rounded."
+            f"{name} is a number, and was asked in ranges. They are part of the question: unless --bins "
+            f"declares their edges, these are quantiles of the whole table, rounded."
         )
     told = {row.cell.game_name for row in rows if row.cell.game.get("known")}
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]
