@@ -524,7 +524,7 @@ def test_tuning_sees_neither_test_records_nor_the_members_that_are_asked_about()
 def test_a_guard_is_tuned_to_be_as_useful_or_as_private_as_another(monkeypatch):
     """Noise of one scale, tuned to be like noise of that scale, is found again. One attacker of those that
     are suited is enough to tell the scales apart."""
-    monkeypatch.setattr(equal, "choose_attacks", lambda secret, encoder: (Fisher(),))
+    monkeypatch.setattr(equal, "choose_attacks", lambda *_: (Fisher(),))
     data = shifted(1_200, 0)
     data = replace(data, x=torch.cat([data.x, torch.zeros(1_200, 1)], 1))
     plain = Unguarded(encoder=TableEncoder((16, 8)), epochs=3)

@@ -15,8 +15,10 @@ from builders import refuses
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
+from leakscope.core.task import Classes, Quantity
 from leakscope.data import from_csv, load
 from leakscope.data.files import free_memory
+from leakscope.data.ranges import cut
 from leakscope.data.tabular import rows_as
 
 GOOD = "age,sex,job,income\n" + "".join(
@@ -224,6 +226,56 @@ def test_numeric_secrets_and_labels_are_coded_in_the_order_of_their_numbers(tmp_
     assert table.private["s"].tolist() == [0, 1, 2, 0]
 
 
+def test_a_secret_of_many_numbers_is_asked_in_ranges_and_stays_a_number_among_the_inputs(tmp_path) -> None:
+    path = written(tmp_path, "y,age,n\n" + "".join(f"{i % 2},{i % 100},{i}\n" for i in range(1000)))
+    table = from_csv(path, label="y", secrets="age")
+    assert table.values["age"] == ("below 20", "20 to 40", "40 to 60", "60 to 80", "80 or more")
+    assert table.private["age"].bincount().tolist() == [200] * 5
+    assert table.x[:, table.positions("age")][:, 0].tolist() == [float(i % 100) for i in range(1000)]
+    assert table.ordered == {"age"}
+    assert "quantiles of all rows" in next(fate.reason for fate in table.fates if fate.column == "age")
+    edged = from_csv(path, label="y", secrets="age", bins={"age": [18, 65]})
+    assert edged.values["age"] == ("below 18", "18 to 65", "65 or more")
+    assert edged.private["age"].bincount().tolist() == [180, 470, 350]
+    assert edged.private["age"][18] == 1  # an edge belongs to the range above it
+    few = from_csv(path, label="y", secrets="age", bins={"age": 2}, kinds={"age": "number"})
+    assert few.values["age"] == ("below 50", "50 or more")
+
+
+def test_rows_without_a_number_are_a_range_of_their_own_and_the_secret_then_has_no_order(tmp_path) -> None:
+    gaps = "".join(f"{i % 2},{i % 100 if i % 10 else ''},{i}\n" for i in range(1000))
+    table = from_csv(written(tmp_path, "y,age,n\n" + gaps), label="y", secrets="age")
+    assert table.values["age"][-1] == "?"
+    assert int((table.private["age"] == 5).sum()) == 100
+    assert table.ordered == frozenset()
+
+
+def test_a_label_of_many_numbers_is_one_to_come_near_to_unless_it_is_told_otherwise(tmp_path) -> None:
+    rows = [(i % 14 + 1, i / 7) for i in range(400)]
+    path = written(
+        tmp_path, "days,cost,s,n\n" + "".join(f"{d},{c},{i % 2},{i}\n" for i, (d, c) in enumerate(rows))
+    )
+    assert from_csv(path, label="days", secrets="s", drop="cost").classes == 14
+    asked = from_csv(path, label="days", secrets="s", drop="cost", kinds={"days": "number"})
+    assert asked.task == Quantity()
+    assert asked.y.tolist() == [float(d) for d, _ in rows]
+    cost = from_csv(path, label="cost", secrets="s", drop="days")
+    assert cost.task == Quantity()
+    assert from_csv(path, label="cost", secrets="s", drop="days", bins={"cost": 3}).task == Classes(3)
+    told = {fate.column: fate.reason for fate in from_csv(path, label="days", secrets="s").fates}
+    assert "--as days=number" in told["days"]
+
+
+def test_edges_are_rounded_as_far_as_the_ranges_stay_about_the_same() -> None:
+    numbers = np.random.default_rng(0).normal(1_234.5678, 100, size=5_000)
+    codes, names = cut(numbers, 4, "secret 's'")
+    edges = [float(names[0].removeprefix("below ")), *(float(name.split(" to ")[1]) for name in names[1:-1])]
+    assert all(edge == round(edge) for edge in edges)  # 1,170, not 1,167.4: nobody's own value
+    assert max(abs(codes.bincount() / 5_000 - 0.25)) < 0.03
+    zeros = np.where(np.arange(100) < 90, 0.0, np.arange(100))
+    refuses(DataError, "some are too frequent", cut, zeros, None, "secret 's'")
+
+
 def test_a_label_may_number_a_hundred_classes(tmp_path: Path) -> None:
     path = written(tmp_path, "y,s,n\n" + "".join(f"{i % 100},{i % 2},{i}\n" for i in range(300)))
     assert from_csv(path, label="y", secrets="s").classes == 100
@@ -256,7 +308,7 @@ REFUSED = {
         {"label": "yy", "drop": "q"},
     ),
     "unknown kind": (MANY, "--as n must be one of number, category", {"kinds": {"n": "float"}}),
-    "kind of the secret": (MANY, "--as s=text is for columns without", {"kinds": {"s": "text"}}),
+    "kind of the secret": (MANY, "--as s must be number or category", {"kinds": {"s": "text"}}),
     "words as numbers": (
         MANY.replace("\n", ",a\n").replace("n,a", "n,t"),
         "'t' .* no numbers; leave --as t=number out",
@@ -291,10 +343,18 @@ REFUSED = {
     "secret is dropped": (MANY, "'s' .* --secret and --drop", {"drop": ("s",)}),
     "user is secret": (MANY, "'s' .* --secret and --user", {"user": "s"}),
     "person is label": (MANY, "'y' .* --label and --person", {"person": "y"}),
-    "numeric secret": (MANY, "secret 'n' must have at most 10 .* more than 200; bin", {"secrets": "n"}),
-    "secret of 20": ("y,s\n" + "".join(f"{i % 2},{i % 20}\n" for i in range(99)), "at most 10 .* 20; bin"),
-    "numeric label": (MANY, "label 'n' must have .* bin", {"label": "n"}),
-    "label of fractions": ("y,s\n" + "".join(f"{i / 4},{i % 2}\n" for i in range(40)), "label 'y' .* bin"),
+    "words in bins": (MANY.replace(",1,", ",w,"), "bins are for numbers, and secret 's'", {"bins": {"s": 2}}),
+    "bins of a column": (MANY, "bins are for the label and the secrets, and 'n'", {"bins": {"n": 2}}),
+    "bins beyond its values": (MANY, "'s' cannot be cut into 5 ranges .* 3 distinct", {"bins": {"s": 5}}),
+    "edges that fall": (MANY, "edges that grow", {"secrets": "n", "bins": {"n": [50, 30]}}),
+    "edge beyond all": (MANY, "'400 or more' has none", {"secrets": "n", "bins": {"n": [50, 400]}}),
+    "infinite label": (MANY.replace("149.5", "inf"), "label 'n' must be finite", {"label": "n"}),
+    "label of one number": ("y,s,n\n" + "2.5,a,1\n2.5,b,2\n" * 9, "label 'y' must have at least 2 values"),
+    "label of words as a number": (
+        "y,s,n\n" + "".join(f"{'uvw'[i % 3]},{i % 2},{i}\n" for i in range(30)),
+        "label 'y' cannot be used: its cells are no numbers",
+        {"kinds": {"y": "number"}},
+    ),
     "label of 150 words": ("y,s\n" + "".join(f"w{i},{i % 2}\n" for i in range(150)), "at most 100 values"),
     "wide secret": ("y,s\n" + "".join(f"{i % 2},t{i}\n" for i in range(201)), "secret 's' .* merge"),
     "nothing to learn from": (

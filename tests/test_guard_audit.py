@@ -45,7 +45,7 @@ def saved(tmp_path_factory):
 @pytest.fixture
 def one_attack(monkeypatch):
     """The quickest, where it does not matter which attacks are played."""
-    monkeypatch.setattr(evaluation, "choose_attacks", lambda secret, encoder: (Fisher(),))
+    monkeypatch.setattr(evaluation, "choose_attacks", lambda *_: (Fisher(),))
 
 
 def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):

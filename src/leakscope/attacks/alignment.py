@@ -13,11 +13,11 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Loss, Params, Release, View
+from leakscope.core.task import as_logits, is_number, task_loss
 from leakscope.gradients import alignment, moments
 from leakscope.gradients.aligned import by_layer, every_label
 from leakscope.gradients.whitened import Whitening
@@ -77,6 +77,7 @@ class Cosine:
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on; a few records show it."""
+        _labelled(y, self.label)
         _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -121,6 +122,7 @@ class GradientDiff:
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
+        _labelled(y, self.label)
         _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -167,6 +169,7 @@ class Whitened:
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
+        _labelled(y, self.label)
         params = parameters(model)
         moments(model, params, x, y)
         _aligned(model, params, params, x, y, "known", only=self.only)
@@ -288,17 +291,33 @@ def _aligned(
 
 
 def _labels(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Tensor:
+    _labelled(y, label)
     return _logits(model, params, x).argmax(1) if label == "predicted" else y
+
+
+def _labelled(y: Tensor, label: Label) -> None:
+    """Refuse to guess a label that is a number: what a model predicts has no gradient, and there is no list
+    of numbers to try."""
+    if label != "known":
+        refuse_numbers(y, f"label={label!r}")
+
+
+def refuse_numbers(y: Tensor, who: str) -> None:
+    if is_number(y):
+        raise ArgumentError(
+            f"{who} needs labels that are classes, and these are numbers; use label='known', or attacks on "
+            f"losses."
+        )
 
 
 def _logits(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     with torch.no_grad():
         parts = [torch.func.functional_call(model, dict(params), (part,)) for part in x.split(4_096)]
-    return torch.cat(parts)
+    return as_logits(torch.cat(parts))
 
 
 def _loss(label: Label) -> Loss:
-    return every_label if label == "sum" else F.cross_entropy
+    return every_label if label == "sum" else task_loss
 
 
 def _sign(label: Label) -> float:

@@ -14,6 +14,7 @@ from torch.func import functional_call
 from leakscope.attacks.spans import inputs_at
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Layers, Loss, Params, View, only
+from leakscope.core.task import is_number, task_loss
 from leakscope.games import Reconstruction
 from leakscope.games.channels import GradientChannel, Summed, Through, UpdateChannel
 from leakscope.gradients.joint import draws
@@ -74,7 +75,7 @@ class SeenLayer:
                     f"reconstructions need a channel of gradients and its model, got "
                     f"{type(channel).__name__}; believe in a GradientChannel."
                 )
-            return SeenLayer(nn.Identity(), nn.functional.cross_entropy, (), game, trials)
+            return SeenLayer(nn.Identity(), task_loss, (), game, trials)
         if game.batch == 1:
             channel = channel.of_single_records(game.data)
         elif draws(channel.model, dict(channel.rounds[0]), game.data.x):
@@ -160,6 +161,11 @@ def labels_of(seen: SeenLayer, who: str) -> Tensor:
     where there is no bias, and hold where the layer's inputs are positive). Of k records every label below
     0 is there; how often follows from k (p - gradient), with the mean p of public records.
     """
+    if is_number(seen.game.data.y):
+        raise ArgumentError(
+            f"{who}.label = 'analytic' needs labels that are classes, and these are numbers; use "
+            f"label='known'."
+        )
     layer, names = list(layers_of(seen.model).items())[-1]
     released = [seen.rounds[0][1][name] for name in names if name in seen.rounds[0][1]]
     if not released:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from leakscope.attacks.alignment import Label, Sees, candidates, victim
+from leakscope.attacks.alignment import Label, Sees, candidates, refuse_numbers, victim
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Params, View
 from leakscope.core.rng import integer
+from leakscope.core.task import as_logits, is_number, task_loss
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,16 @@ class ModifiedEntropy:
     taught: ClassVar[bool] = False
     label: ClassVar[Label] = "known"
 
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse labels that are no classes."""
+        refuse_numbers(y, "ModifiedEntropy")
+
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model = victim(knowledge)
 
         def guess(view: View) -> Tensor:
             x, y = candidates(view)
+            refuse_numbers(y, "ModifiedEntropy")
             log_p = _log_probabilities(model, dict(view.releases[-1].params), x)
             p = log_p.exp()
             log_rest = torch.log1p(-p.clamp(max=1 - torch.finfo(p.dtype).eps))
@@ -103,7 +109,7 @@ class Merlin:
 @dataclass(frozen=True)
 class Zari:
     """A network on the probabilities of the true label over rounds, taught by KNOWN MEMBERS
-    (Zari et al. 2021): more knowledge than the other attacks have."""
+    (Zari et al. 2021): more knowledge than the other attacks have. Of a number: on exp(-loss)."""
 
     sees: ClassVar[Sees] = "models"
     taught: ClassVar[bool] = True
@@ -138,11 +144,18 @@ def _trajectories(model: nn.Module, view: View) -> Tensor:
 
 
 def _losses(model: nn.Module, params: Params, x: Tensor, y: Tensor) -> Tensor:
+    """Each record's own: minus the log probability of its label, or its squared error."""
+    if is_number(y):
+        return task_loss(_outputs(model, params, x), y, reduction="none")
     return F.nll_loss(_log_probabilities(model, params, x), y, reduction="none")
 
 
 def _log_probabilities(model: nn.Module, params: Params, x: Tensor) -> Tensor:
+    return as_logits(_outputs(model, params, x)).log_softmax(1)
+
+
+def _outputs(model: nn.Module, params: Params, x: Tensor) -> Tensor:
     """In float64, so that confident records do not tie where their logits differ."""
     with torch.no_grad():
         parts = [functional_call(model, dict(params), (part,)).double() for part in x.split(4_096)]
-    return torch.cat(parts).log_softmax(1)
+    return torch.cat(parts)

@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from leakscope.attacks.alignment import refuse_numbers
 from leakscope.attacks.rehearsal import candidates, reader, released, single, task, unkeyed, with_label
 from leakscope.attacks.representations import Network
 from leakscope.attacks.traits import Traits
@@ -23,6 +23,7 @@ from leakscope.core.dataset import Batch, Dataset, joined
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Game, Guess, Knowledge, View
 from leakscope.core.rng import dealt, initialised, integer
+from leakscope.core.task import is_number, task_loss
 from leakscope.games import Membership
 from leakscope.games.representations import Clean, RepresentationChannel
 from leakscope.guards.encoder import Encoder, Guarded
@@ -39,7 +40,7 @@ class LossThreshold:
     traits = Traits(needs_head=True)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        return _above(knowledge, rng, lambda logits, y: -F.cross_entropy(logits, y, reduction="none"))
+        return _above(knowledge, rng, lambda logits, y: -task_loss(logits, y, reduction="none"))
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,14 @@ class HeadConfidence:
 
     The confidence is that of the encoder's own head on the released representation; no label is used."""
 
-    traits = Traits(needs_head=True)
+    traits = Traits(needs_head=True, needs_classes=True)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        return _above(knowledge, rng, lambda logits, y: _margin(logits, logits.argmax(1)))
+        def confidence(logits: Tensor, y: Tensor) -> Tensor:
+            refuse_numbers(y, "HeadConfidence")
+            return _margin(logits, logits.argmax(1))
+
+        return _above(knowledge, rng, confidence)
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ def plainly(
             if not noise.silent:
                 r = r + noise.delta(noise.draws(r, rng))
             adam.zero_grad()
-            F.cross_entropy(head(r), data.y[rows]).backward()
+            task_loss(head(r), data.y[rows]).backward()
             adam.step()
     model.eval().requires_grad_(False)
     return made
@@ -212,7 +217,9 @@ def _ratio(own: Tensor, said: Tensor, inside: Tensor) -> Tensor:
 
 
 def _margin(logits: Tensor, y: Tensor) -> Tensor:
-    """log p / (1 - p) of a label's probability, without rounding p to 1."""
+    """log p / (1 - p) of a label's probability, without rounding p to 1; of a number, how far off it is."""
+    if is_number(y):
+        return logits.double()[:, 0] - y.double()
     rest = logits.double().scatter(1, y[:, None], -math.inf).logsumexp(1)
     return logits.double().gather(1, y[:, None])[:, 0] - rest
 

@@ -203,6 +203,8 @@ def _labels(seen: SeenLayer, view: View, label: Label, who: str) -> Tensor | Non
     """The labels (t, k) to match with; None: they are searched for."""
     if label == "analytic":
         return labels_of(seen, who)
+    if label == "optimised":
+        seen.game.data.classes_for(f"{who}.label = 'optimised'")
     told = view.public.get("labels")
     if label == "known" and not isinstance(told, Tensor):
         raise ArgumentError(

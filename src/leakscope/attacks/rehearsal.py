@@ -16,6 +16,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Channel, Knowledge, Release, View, flatten
 from leakscope.core.rng import fork
+from leakscope.core.task import is_number, task_loss
 from leakscope.games import Inference, Membership, UserInference
 from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import Encoder
@@ -214,8 +215,9 @@ def reader(knowledge: Knowledge) -> Read:
 def with_label(read: Read, view: View) -> Tensor:
     """Representation, label, the head's output and the loss in one row (t, f)."""
     r, logits, y = read(view)
-    loss = F.cross_entropy(logits, y, reduction="none")
-    return torch.cat([r, F.one_hot(y, logits.shape[1]), logits, loss[:, None]], dim=1).float()
+    loss = task_loss(logits, y, reduction="none")
+    label = y[:, None] if is_number(y) else F.one_hot(y, logits.shape[1])
+    return torch.cat([r, label, logits, loss[:, None]], dim=1).float()
 
 
 def task(encoder: Encoder, r: Tensor, like: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Loss, View
 from leakscope.core.rng import fork, initialised
+from leakscope.core.task import task_loss
 from leakscope.games import Distribution, Ratio
 from leakscope.games.channels import Silent
 from leakscope.games.representations import RepresentationChannel
@@ -228,9 +229,9 @@ class Decensored:
         x = data.x.flatten(1).float()
         mean, std = scale_of(x[parts[0]])
         x = (x - mean) / std
-        net = initialised(lambda: perceptron((x.shape[1], *self.hidden, self.width, data.classes)), rng)
+        net = initialised(lambda: perceptron((x.shape[1], *self.hidden, self.width, data.task.outputs)), rng)
         fit, held = ((x[rows], data.y[rows]) for rows in parts)
-        body = self.network.converged(net, [fit], held, F.cross_entropy, rng)
+        body = self.network.converged(net, [fit], held, task_loss, rng)
         return torch.cat([nn.Sequential(*list(body.children())[:-1])(part) for part in x.split(4_096)])
 
     def _mapped(

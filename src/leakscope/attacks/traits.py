@@ -16,11 +16,12 @@ OF_PEOPLE = ("user",)
 class Traits:
     """``slow``: it optimises, or trains models of its own, and is left out where draws are averaged.
     ``censored_only``: it undoes what a guard did, and has nothing to do where there is none.
-    ``needs_head``: it looks at the encoder's task head."""
+    ``needs_head``: it looks at the encoder's task head, ``needs_classes``: as one of classes."""
 
     slow: bool = False
     censored_only: bool = False
     needs_head: bool = False
+    needs_classes: bool = False
 
 
 def traits(attack: Attack) -> Traits:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 
@@ -15,9 +15,10 @@ from leakscope.core.fingerprints import keyed
 from leakscope.core.nouns import Defense, Estimate, Params
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
+from leakscope.core.task import is_number
 from leakscope.games import UserInference
 from leakscope.gradients.joint import draws, mixes
-from leakscope.measures.utility import accuracy, linear, majority, task_auroc
+from leakscope.measures.utility import accuracy, linear, majority, mean_error, r_squared, task_auroc
 from leakscope.models import build, parameters, weights
 from leakscope.results.kind import World
 from leakscope.results.result import Net, RecordsUsed
@@ -58,7 +59,7 @@ def describe(records: Dataset, *, digest: str | None = None) -> RecordsUsed:
         label=records.label,
         records=len(records),
         inputs=records.x[0].numel(),
-        classes=records.classes,
+        classes=None if is_number(records.y) else records.classes,
         digest=keyed(records.digest) if digest is None else digest,
         fates=records.fates,
     )
@@ -142,14 +143,27 @@ def train_victim(world: World, train: Dataset, defense: Defense) -> Victim:
 
 
 def measure_worth(victim: Victim, test: Dataset, train: Dataset | None = None) -> Worth[Estimate]:
-    """What the trained model is worth on records nobody trained on, beside a logistic regression of the same
+    """What the trained model is worth on records nobody trained on, beside a linear model of the same
     ``train``, where they are given."""
-    predicted = logits(victim.model, victim.history[-1], test)
+    worth = judge_outputs(logits(victim.model, victim.history[-1], test), test)
+    return worth.model_copy(update={"linear": linear(train, test)}) if train is not None else worth
+
+
+def judge_outputs(outputs: Tensor, data: Dataset, *, ranked: bool = True) -> Worth[Estimate]:
+    """What the outputs for these records are worth, as `training.logits` gives them; ``ranked``: with the
+    AUROC of classes."""
+    if not is_number(data.y):
+        return Worth[Estimate](
+            accuracy=accuracy(outputs, data.y),
+            auroc=task_auroc(outputs, data.y) if ranked else None,
+            majority=majority(data.y),
+        )
+    y, deviation = data.y.double(), data.unit[1]
     return Worth[Estimate](
-        accuracy=accuracy(predicted, test.y),
-        auroc=task_auroc(predicted, test.y),
-        majority=majority(test.y),
-        linear=linear(train, test) if train is not None else None,
+        r2=r_squared(outputs, data.y),
+        mae=mean_error(outputs, data.y, unit=deviation),
+        majority=majority(data.y),
+        mae_of_mean=float((y - y.mean()).abs().mean()) * deviation,
     )
 
 

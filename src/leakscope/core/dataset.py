@@ -14,21 +14,25 @@ from leakscope.core.columns import FEW as FEW
 from leakscope.core.columns import Column as Column
 from leakscope.core.columns import Fate, arrange, learn
 from leakscope.core.errors import DataError
+from leakscope.core.task import Classes, Quantity, Task, is_number
 
 TRAIN, PUBLIC = 5_000, 1_000  # paper 000, section 5.1.4
 SHADOW_SHARE = 0.4  # of all records that may become public by default
 TRAIN_SHARE = 0.7  # of what is not public that becomes private by default
+STRATA = 4  # quantile ranges of a numeric label, where records of every label are wanted
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Records, the task's label, and what is private about each.
 
-    ``x`` (n, ...) float, or int64 where it numbers the words of texts, ``y`` (n,) integer labels,
-    ``private`` column -> (n,) integer codes. ``columns`` says where a table's columns stand in ``x``
-    and names the words of texts (empty for images and features); ``values`` names the codes of the
-    label and of the private columns, for people to read. ``scaling`` tells records that were standardised
-    by others apart. ``fates`` says what became of every column of the table that the records come from.
+    ``x`` (n, ...) float, or int64 where it numbers the words of texts, ``y`` (n,) labels: integers are
+    classes, floats are numbers to come near to. ``private`` column -> (n,) integer codes. ``columns`` says
+    where a table's columns stand in ``x`` and names the words of texts (empty for images and features);
+    ``values`` names the codes of the label and of the private columns, for people to read. ``scaling`` tells
+    records that were standardised by others apart. ``fates`` says what became of every column of the table
+    that the records come from. ``unit`` are the mean and the deviation that a numeric label was standardised
+    by, ``ordered`` the private columns whose codes are ranges of a number.
     """
 
     x: Tensor
@@ -41,6 +45,8 @@ class Dataset:
     raw: bool = False  # never standardised: whoever prepared the records has scaled them
     scaling: str = ""  # the fingerprint of what the records were standardised by, if they were
     fates: tuple[Fate, ...] = ()
+    unit: tuple[float, float] = (0.0, 1.0)
+    ordered: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name, column in {self.label: self.y, **self.private}.items():
@@ -54,7 +60,7 @@ class Dataset:
 
     def __repr__(self) -> str:
         shape = " x ".join(str(size) for size in self.x.shape[1:])
-        task = f"{self.label}, {self.classes} classes"
+        task = f"{self.label}, {self.task}"
         secrets = ", ".join(self.private) or "none"
         head = f"{self.name}: {len(self):,} records of {shape} inputs"
         return "\n".join([head, f"task: {task}", f"private columns: {secrets}", *list_fates(self.fates)])
@@ -76,9 +82,31 @@ class Dataset:
         return [hashlib.sha256(row.tobytes() + label.tobytes()).hexdigest()[:16] for row, label in pairs]
 
     @property
+    def task(self) -> Task:
+        """What is learned: a class, or a number."""
+        return Quantity(*self.unit) if is_number(self.y) else Classes(self.classes)
+
+    @property
     def classes(self) -> int:
         """How many labels the task has: the named ones, or the largest code plus one."""
+        return self.classes_for("what was asked")
+
+    def classes_for(self, who: str) -> int:
+        """The same, or the refusal of ``who`` needs classes where the label is a number."""
+        if is_number(self.y):
+            raise DataError(
+                f"{self.name}: {who} needs a label of classes, and {self.label!r} is a number; choose "
+                f"another, or cut the label into ranges (bins)."
+            )
         return len(self.values.get(self.label, ())) or int(self.y.max()) + 1
+
+    @property
+    def strata(self) -> Tensor:
+        """The labels (n,) as groups: classes, or of a number the quarter that it lies in."""
+        if not is_number(self.y):
+            return self.y
+        shares = torch.arange(1, STRATA, dtype=torch.float64) / STRATA
+        return torch.bucketize(self.y, self.y.double().quantile(shares).unique().to(self.y), right=True)
 
     def secret(self, name: str) -> Tensor:
         if name not in self.private:
@@ -157,9 +185,10 @@ class Dataset:
         return replace(self, x=arrange(self.x, self.columns, columns), columns=columns, fates=fates)
 
     def standardised(self, by: Dataset) -> Dataset:
-        """These records scaled by the mean and standard deviation of others, dummies and words left alone."""
+        """These records scaled by the mean and standard deviation of others, a numeric label likewise,
+        dummies and words left alone."""
         if not self.x.is_floating_point():  # the numbers of words have no scale
-            return self
+            return self.in_units(by)
         if not all(column.learned for column in self.columns):
             return self.completed(by).standardised(by.completed(by))
         if self.raw:
@@ -167,7 +196,17 @@ class Dataset:
         shift, scale = statistics(by)
         numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
         known = hashlib.sha256(self.scaling.encode() + numbers.tobytes()).hexdigest()[:16]
-        return replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
+        scaled = replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
+        return scaled.in_units(by)
+
+    def in_units(self, of: Dataset) -> Dataset:
+        """The same records, a numeric label standardised by the mean and deviation that others have."""
+        if not is_number(self.y):
+            return self
+        y, (mean, deviation) = of.y.double(), self.unit
+        shift, scale = float(y.mean()), float(y.std(correction=0)) or 1.0
+        known = (mean + deviation * shift, deviation * scale)
+        return replace(self, y=((self.y.double() - shift) / scale).to(self.y), unit=known)
 
     def split(
         self,
@@ -201,8 +240,8 @@ class Dataset:
                     f"or another label.",
                 )
         parts = [part.completed(parts[0]) for part in parts]
-        if standardise:
-            parts = [part.standardised(parts[0]) for part in parts]
+        own = parts[0]
+        parts = [part.standardised(own) if standardise else part.in_units(own) for part in parts]
         return parts[0], parts[1], parts[2]
 
 

@@ -23,7 +23,7 @@ from leakscope.core.mechanism import Mechanism
 Count = Annotated[int, Field(ge=0, le=10**12)]  # what is read from disk is held to it
 Layers = Mapping[str, Tensor]  # parameter name -> (trials, *shape), in model order
 Params = Mapping[str, Tensor]  # parameter name -> shape
-Loss = Callable[[Tensor, Tensor], Tensor]  # (logits, labels) -> mean loss, as F.cross_entropy
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> mean loss, as task_loss
 # ((records -> logits), records, labels, rng) -> what one training step descends
 Objective = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, torch.Generator], Tensor]
 Guess = Callable[["View"], Tensor]  # log evidence (rounds, t, m), scores (t,), or reconstructions

@@ -21,6 +21,7 @@ from leakscope.core.trust import Foreign, imported
 
 if TYPE_CHECKING:
     from leakscope.core.dataset import Dataset
+    from leakscope.core.task import Task
 
 Table = dict[str, Any]
 COLUMNS = 60  # that a refusal lists
@@ -59,7 +60,7 @@ def architecture(table: Mapping[str, Any], *, trusted: Iterable[str] = ()) -> Ca
     wanted = inspect.signature(target).parameters
 
     def build(data: Dataset) -> Any:
-        known = {"data": data, "inputs": data.x[0].numel(), "classes": data.classes}
+        known = {"data": data, "inputs": data.x[0].numel(), "classes": data.task.outputs}
         with Foreign(f"model {table['name']!r} cannot be built"):
             made = target(**{key: value for key, value in known.items() if key in wanted}, **arguments)
             made = made if hasattr(made, "parameters") or not callable(made) else made(data)
@@ -75,7 +76,7 @@ def try_model(name: str, made: Any, data: Dataset) -> Any:
     way_out = f"build it from data, or from inputs and classes; {describe_inputs(data)}"
     with Foreign(f"model {name!r} cannot take records of shape {shape} ({way_out})"):
         out = (copy.deepcopy(made).eval() if isinstance(made, nn.Module) else made)(data.x[:2])
-    _usable(name, made, out, data.classes)
+    _usable(name, made, out, data.task)
     return made
 
 
@@ -88,16 +89,16 @@ def describe_inputs(data: Dataset) -> str:
     return f"{data.name} has {data.x[0].numel():,} inputs{columns}"
 
 
-def _usable(name: str, made: Any, out: Any, classes: int) -> None:
-    """Refuse a model that has nothing to share, or that does not give real numbers for every class."""
+def _usable(name: str, made: Any, out: Any, task: Task) -> None:
+    """Refuse a model that has nothing to share, or that does not give the real numbers that a task takes."""
     if not isinstance(made, nn.Module) or not any(True for _ in made.parameters()):
         raise PlanError(f"model {name!r} must be a torch.nn.Module with parameters; give it some to train.")
-    least = max(2, classes)
-    if not isinstance(out, Tensor) or not out.is_floating_point() or out.dim() != 2 or out.shape[1] < least:
+    real = isinstance(out, Tensor) and out.is_floating_point() and out.dim() in (1, 2) and len(out) == 2
+    if not real or not task.takes(out):
         kind = f"{out.dtype} of shape {tuple(out.shape)}" if isinstance(out, Tensor) else type(out).__name__
         raise PlanError(
-            f"model {name!r} must give a tensor of real numbers, one for each of {least} classes or more, "
-            f"and for 2 records it gives {kind}; return the logits alone."
+            f"model {name!r} must give a tensor of real numbers, {task.wanted}, and "
+            f"for 2 records it gives {kind}; return the logits alone."
         )
 
 

@@ -22,6 +22,7 @@ from leakscope.data.files import FOLDER, sha256
 from leakscope.data.gaussian import synthetic, synthetic_bayes
 from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
 from leakscope.data.medical import covid, medical_mnist, pneumonia
+from leakscope.data.ranges import with_ranges
 from leakscope.data.speech import cremad, cremad_folder
 from leakscope.data.tabular import from_csv
 from leakscope.data.text import imdb, text_csv
@@ -59,9 +60,9 @@ def load(name: str, *, path: str | Path | None = None, **options: object) -> Dat
 
 def tabled(table: Mapping[str, Any]) -> Dataset:
     """The records a plan's ``data`` table names: a known name, ``csv`` or ``npz`` with a path; the
-    columns in ``without`` are taken out of the inputs. ``by`` names the column whose values are split
-    in place of records, such as a patient's number; ``train`` and ``public`` then count people. ``raw``
-    records are not standardised."""
+    columns in ``without`` are taken out of the inputs, numbers in ``bins`` cut into ranges. ``by`` names the
+    column whose values are split in place of records, such as a patient's number; ``train`` and ``public``
+    then count people. ``raw`` records are not standardised."""
     apart = ("name", "without", "by", "sha256", "raw")
     options = {key: value for key, value in table.items() if key not in apart}
     name = table["name"]
@@ -71,6 +72,7 @@ def tabled(table: Mapping[str, Any]) -> Dataset:
             f"the plan; audit it again, or leave sha256 out of the plan."
         )
     own: dict[str, Callable[..., Dataset]] = {"csv": from_csv, "npz": from_npz}
-    records = own[name](**options) if name in own else load(name, **options)
+    bins = {} if name in own else options.pop("bins", {})
+    records = own[name](**options) if name in own else with_ranges(load(name, **options), bins)
     records = replace(records, raw=True) if table.get("raw") else records
     return records.without(*table["without"]) if table.get("without") else records

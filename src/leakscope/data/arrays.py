@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import DataError, require
+from leakscope.data.cells import LABELS
 from leakscope.data.files import (
     Array,
     arrays,
@@ -24,6 +26,7 @@ from leakscope.data.files import (
     parts_of,
     pixels,
 )
+from leakscope.data.ranges import UNKNOWN, Bins, check_bins, cut
 
 
 def from_npz(
@@ -33,28 +36,64 @@ def from_npz(
     y: str = "y",
     secrets: str | Sequence[str],
     name: str | None = None,
+    bins: Bins | None = None,
     memory: float | None = None,
 ) -> Dataset:
     """Arrays of an npz file by name; nothing in it is unpickled.
 
     ``x`` as bytes of shape (n, height, width[, channels]) are images and become floats from 0 to
     1, channels first; other numbers are kept. The label and the secrets are integers or words; an
-    array named after one of them with ``_names`` behind it gives the words for its integers.
+    array named after one of them with ``_names`` behind it gives the words for its integers. A label of
+    fractions, or of more than 100 integers, is a number to come near to; a secret of fractions is asked in
+    quantile ranges, and ``bins`` says of a label or a secret how many ranges it is cut into, or their edges.
     """
     path, secrets = Path(path), listed(secrets)
     if y in secrets:
         raise DataError(f"array {y!r} must be the label or a secret, and both name it; choose one.")
     found = arrays(path, (x, y, *secrets), memory=memory)
     rows = records(found[x], f"array {x!r} of {path}")
-    marked = {}
+    marked, ordered, bins = {}, set(), bins or {}
+    check_bins(bins, (y, *secrets))
     for column in (y, *secrets):
-        marked[column] = _marks(found[column], found.get(f"{column}_names"), f"array {column!r} of {path}")
+        where, values = f"array {column!r} of {path}", found[column]
+        fractions = values.dtype.kind == "f" and values.ndim == 1 and len(values) > 0
+        if column in bins or (fractions and column != y):
+            marked[column] = _ranges(values, bins.get(column), where)
+            ordered |= {column} if column != y and UNKNOWN not in marked[column][1] else set()
+        elif column == y and (fractions or _many(values, found.get(f"{column}_names"))):
+            marked[column] = _numbers(values, where), ()
+        else:
+            marked[column] = _marks(values, found.get(f"{column}_names"), where)
         if len(found[column]) != len(rows):
             raise DataError(
                 f"array {column!r} of {path} must have one value per record, and it has "
                 f"{len(found[column])} where {x!r} has {len(rows)}; write it again."
             )
-    return marked_by(rows, marked, name=name or path.stem, label=y)
+    return replace(marked_by(rows, marked, name=name or path.stem, label=y), ordered=frozenset(ordered))
+
+
+def _many(values: Array, names: Array | None) -> bool:
+    """Whether integers are too many to be classes."""
+    return (
+        names is None and values.ndim == 1 and values.dtype.kind in "ui" and len(np.unique(values)) > LABELS
+    )
+
+
+def _ranges(values: Array, bins: int | Sequence[float] | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
+    if values.ndim != 1 or values.dtype.kind not in "uif":
+        raise DataError(f"bins are for numbers, and {where} holds {values.dtype}; leave it out of bins.")
+    return cut(values.astype(np.float64), bins, where)
+
+
+def _numbers(values: Array, where: str) -> Tensor:
+    """A label that is a number, or the refusal of what is none or always the same."""
+    if bad := int((~np.isfinite(values)).sum()):
+        raise DataError(
+            f"{where} must be finite, and {bad} of {len(values)} are NaN or infinite; fill or remove them."
+        )
+    if len(np.unique(values)) < 2:
+        raise DataError(f"{where} must have at least 2 values, and every record has {values[0]!r}.")
+    return torch.from_numpy(values.astype(np.float32))
 
 
 def records(x: Array, where: str) -> Tensor:

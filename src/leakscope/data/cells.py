@@ -16,7 +16,7 @@ from leakscope.data.files import Array
 
 CATEGORIES = 200  # a text column with more values is a code, a name, a date or a note
 LABELS = 100  # the most classes a task may have
-LEVELS = 10  # a number with more values than this is not a secret one guesses, but one to bin
+LEVELS = 10  # a secret with more numbers is asked in ranges, a label of more fractions learned as a number
 MOST_VALUES = 50_000  # that are kept of one column, so that memory is bounded
 WORDS = 5  # a column of numbers may hold so many different words; one with more is no column of numbers
 MOST_EXACT = 1 << 24  # whole numbers above it are not told apart by float32
@@ -195,18 +195,29 @@ class Cells:
         table = np.asarray([place[name] for name in names], dtype=np.int64)
         return torch.from_numpy(table[codes]), tuple(order)
 
+    @property
+    def spread(self) -> bool:
+        """Whether it holds more numbers than a task has classes, or than one guesses a secret among, or is
+        asked for as numbers: then a label is learned as a number, and a secret asked in ranges."""
+        if self.role not in ("label", "secret") or self.asked == "category":
+            return False
+        if self.asked == "number" or not self.numeric:
+            return self.asked == "number" and self.mostly_numeric
+        names = self.categories()[1] if self._codes is not None else ()
+        most = LABELS if self.role == "label" and names and _whole(names) else LEVELS
+        return self._codes is None or len(names) - (EMPTY in names) > most
+
     def levels(self, *, gaps: bool = False) -> tuple[Tensor, tuple[str, ...]]:
         """The codes of a label, a secret or a user: more than one value, and for guessing, few. With ``gaps``
         rows may have none."""
         codes, names = self.categories() if self._codes is not None else (torch.zeros(0), ())
         most = {"label": LABELS, "user": math.inf, "person": math.inf}.get(self.role, CATEGORIES)
-        if self.numeric and most < math.inf and not (self.role == "label" and _whole(names)):
-            most = LEVELS
         if self._codes is None or len(names) - (EMPTY in names) > most:
             found = len(names) or f"more than {CATEGORIES}"
-            rule = f"at most {most} values" + (" as it holds numbers" if most == LEVELS else "")
-            way = "bin its numbers first" if self.numeric else "merge rare ones"
-            raise DataError(f"{self.role} {self.name!r} must have {rule}, and it has {found}; {way}.")
+            raise DataError(
+                f"{self.role} {self.name!r} must have at most {most} values, and it has {found}; merge rare "
+                f"ones."
+            )
         if len(names) < 2:
             raise DataError(
                 f"{self.role} {self.name!r} must have at least 2 values, and every row has {names[0]!r}; "

@@ -13,9 +13,10 @@ from torch import Tensor
 from leakscope.core.columns import OTHER, Column, Fate
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, refuse_all, require
-from leakscope.data.cells import EMPTY, Cells
+from leakscope.data.cells import EMPTY, LEVELS, Cells
 from leakscope.data.fates import CODES, LEFT_OUT, decide, possible, say_few
 from leakscope.data.files import Array, marked_by
+from leakscope.data.ranges import Bins, cut
 
 FREQUENT = 30  # codes of one column that have an input of their own
 RARE = 20  # records of a label's or a secret's value, below which it is rare
@@ -30,11 +31,20 @@ ROLES = {
 
 @dataclass(frozen=True, eq=False)
 class Marks:
-    """The codes of a label, a secret or a person, and what was done to them."""
+    """The codes of a label, a secret or a person, and what was done to them. A label that is learned as a
+    number has numbers and no names; ``ranged``: the codes are ranges of a number, which is an input."""
 
     codes: Tensor
     names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    ranged: bool = False
+
+    @property
+    def gaps(self) -> Tensor:
+        """The rows that have none."""
+        if not self.names:
+            return self.codes.isnan()
+        return self.codes == (self.names.index(EMPTY) if EMPTY in self.names else -1)
 
 
 def dataset(
@@ -46,12 +56,14 @@ def dataset(
     encoding: str = "onehot",
     keep: Collection[str] = (),
     frequent: int = FREQUENT,
+    bins: Bins | None = None,
     where: str = "",
 ) -> Dataset:
-    """The table: secrets stay inside ``x``, the label and people do not. ``where``: what errors call it."""
+    """The table: secrets stay inside ``x``, the label and people do not. ``bins``: the ranges of numbers of
+    the label and of secrets. ``where``: what errors call it."""
     require(encoding in ("onehot", "label"), "encoding", "'onehot' or 'label'", encoding)
     require(frequent >= 1, "frequent", "at least 1", frequent)
-    marks, rows, reasons = _mark([column for column in cells if column.role != "column"], keep)
+    marks, rows, reasons = _mark([column for column in cells if column.role != "column"], keep, bins or {})
     inside = [column for column in cells if column.role in ("column", "secret")]
     kinds: dict[str, tuple[str, str]] = {}
     for column in inside:
@@ -72,7 +84,8 @@ def dataset(
     told = [_fate(column, marks, kinds, columns, said) for column in cells]
     codes = {column: (marks[column].codes[rows], marks[column].names) for column in (label, *secrets)}
     found = marked_by(x, codes, name=name, columns=tuple(columns.values()))
-    return replace(found, fates=tuple(told))
+    ordered = {name for name in secrets if marks[name].ranged and EMPTY not in marks[name].names}
+    return replace(found, fates=tuple(told), ordered=frozenset(ordered))
 
 
 def _gone(kinds: Mapping[str, tuple[str, str]]) -> str:
@@ -90,7 +103,8 @@ def _fate(
     place = columns.get(cells.name)
     inputs = place.stop - place.start if place else 0
     if cells.name in marks:
-        few = [f"{len(marks[cells.name].names):,} values"] if cells.role in ("label", "secret") else []
+        values = len(marks[cells.name].names)
+        few = [f"{values:,} values"] if cells.role in ("label", "secret") and values else []
         return Fate(
             cells.name, cells.role, "; ".join([ROLES[cells.role], *few, *marks[cells.name].notes]), inputs
         )
@@ -99,34 +113,61 @@ def _fate(
     return Fate(cells.name, kind, "; ".join(filter(None, [reason, said.get(cells.name, "")])), inputs)
 
 
-def _mark(cells: Sequence[Cells], keep: Collection[str]) -> tuple[dict[str, Marks], Tensor, list[str]]:
+def _look(column: Cells, bins: Bins) -> Marks:
+    """What a column that has a role holds: codes, ranges of its numbers, or the numbers of a label."""
+    who, binned = f"{column.role} {column.name!r}", column.name in bins
+    if against := possible(column, column.asked):
+        raise DataError(f"{who} cannot be used: {against}; leave --as {column.name}={column.asked} out.")
+    if binned and not column.numeric and column.asked != "number":
+        raise DataError(f"bins are for numbers, and {who} holds words; leave it out of bins.")
+    if not binned and not column.spread:
+        codes, names = column.levels(gaps=True)
+        whole = column.role == "label" and column.numeric and len(names) > LEVELS
+        note = f"classes; learned as a number by --as {column.name}=number"
+        return Marks(codes, names, (note,) if whole and not column.asked else ())
+    if column.infinite:
+        raise DataError(f"{who} must be finite, and it holds infinite numbers; remove them.")
+    numbers = column.numbers()
+    if not binned and column.role == "label":
+        return Marks(torch.from_numpy(numbers.astype(np.float32)), (), ("learned as a number",))
+    codes, names = cut(numbers, bins.get(column.name), who)
+    declared = isinstance(bins.get(column.name), Sequence)
+    edges = "at the declared edges" if declared else "at quantiles of all rows, rounded"
+    return Marks(codes, names, (f"a number, cut into ranges {edges} (--bins)",), ranged=True)
+
+
+def _mark(
+    cells: Sequence[Cells], keep: Collection[str], bins: Bins
+) -> tuple[dict[str, Marks], Tensor, list[str]]:
     """The codes of label, secrets and people; the rows that have them all; and what stands against it."""
     marks: dict[str, Marks] = {}
     reasons: list[str] = []
     present = torch.ones(cells[0].rows, dtype=torch.bool)
     for column in sorted(cells, key=lambda one: one.role == "secret"):  # what rows need, first
         try:
-            codes, names = column.levels(gaps=True)
+            mark = _look(column, bins)
         except DataError as error:
             reasons.append(str(error))
             continue
-        notes = []
-        if column.role != "secret" and EMPTY in names:
-            empty = codes == names.index(EMPTY)
-            notes.append(f"{say_few(int((empty & present).sum()), 'records')} without one were left out")
+        empty = mark.gaps
+        if column.role != "secret" and bool(empty.any()):
+            note = f"{say_few(int((empty & present).sum()), 'records')} without one were left out"
+            mark = replace(mark, notes=(*mark.notes, note))
             present &= ~empty
-        if column.role in ("label", "secret") and column.name not in keep and "*" not in keep:
-            codes, names, note = _merge_rare(codes, names, present)
-            notes += [note] if note else []
+        coded = column.role in ("label", "secret") and mark.names and not mark.ranged
+        if coded and column.name not in keep and "*" not in keep:
+            codes, names, note = _merge_rare(mark.codes, mark.names, present)
+            mark = Marks(codes, names, (*mark.notes, *([note] if note else [])))
             present &= codes >= 0
-        marks[column.name] = Marks(codes, names, tuple(notes))
+        marks[column.name] = mark
     rows = present.nonzero()[:, 0]
     for name, mark in marks.items():
         marks[name] = _compress(mark, rows)
-        if len(marks[name].names) < 2:
+        values = len(marks[name].names) or len(mark.codes[rows].unique())
+        if values < 2:
             reasons.append(
                 f"column {name!r} must have at least 2 values among the rows that can be used, and it has "
-                f"{len(marks[name].names)}; choose another column, or keep rare values by --keep."
+                f"{values}; choose another column, or keep rare values by --keep."
             )
     return marks, rows, reasons
 
@@ -153,6 +194,8 @@ def _merge_rare(
 
 def _compress(mark: Marks, rows: Tensor) -> Marks:
     """Without the names that no row has any more."""
+    if not mark.names:
+        return mark
     there = torch.zeros(len(mark.names), dtype=torch.bool)
     there[mark.codes[rows]] = True
     if there.all():
@@ -177,16 +220,17 @@ def _encoded(
     words: tuple[str, ...]
     start, chosen = 0, rows.numpy()
     for column in cells:
-        kind = kinds[column.name][0] if column.name not in marks else "category"
+        coded = marks.get(column.name)
+        kind = kinds[column.name][0] if coded is None else "number" if coded.ranged else "category"
         if kind in ("number", "date"):
             codes, words = column.numbers(column.form if kind == "date" else "")[chosen], ()
-        elif column.name in marks:
-            codes, words = marks[column.name].codes.numpy()[chosen], marks[column.name].names
+        elif coded is not None:
+            codes, words = coded.codes.numpy()[chosen], coded.names
         else:
             tensor, words = column.categories()
             codes = tensor.numpy()[chosen]
         gaps = int(np.isnan(codes).sum()) if not words else 0
-        if EMPTY in words and column.name not in marks:
+        if EMPTY in words and coded is None:
             empty = int((codes == words.index(EMPTY)).sum())
             said[column.name] = f"{say_few(empty, 'empty cells')} as a value of their own"
         if gaps:

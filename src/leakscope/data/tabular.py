@@ -19,12 +19,14 @@ from leakscope.core.errors import DataError, refuse_all
 from leakscope.data.cells import Cells
 from leakscope.data.fates import KINDS, LEFT_OUT
 from leakscope.data.files import Array, absent, fits, listed
+from leakscope.data.ranges import Bins, check_bins
 from leakscope.data.reading import TableSource, name_columns, open_table
 from leakscope.data.table import FREQUENT, dataset
 
 if TYPE_CHECKING:
     Table = str | Path | pd.DataFrame
 NAMED = 20  # rows that a refusal names
+MARKED = ("number", "category")  # what a label or a secret can be read as
 
 
 def from_csv(
@@ -36,6 +38,7 @@ def from_csv(
     drop: str | Sequence[str] = (),
     keep: str | Sequence[str] = (),
     kinds: Mapping[str, str] | None = None,
+    bins: Bins | None = None,
     user: str | None = None,
     person: str | None = None,
     frequent: int = FREQUENT,
@@ -46,7 +49,9 @@ def from_csv(
     ``label`` is the task, ``secrets`` what must not be inferred. What becomes of other columns is decided by
     rules (`leakscope.data.fates`) and told by ``Dataset.fates``: numbers and dates are numbers, words are
     categories, identifiers and free text are left out. ``drop`` leaves out more, ``keep`` less ("*": nothing
-    that can be an input), and ``kinds`` says of a column what it is. Medians for missing numbers and the
+    that can be an input), and ``kinds`` says of a column what it is. A label of many numbers is one to come
+    near to, and a secret of many is asked in quantile ranges: ``bins`` says of the label or a secret how many
+    ranges its numbers are cut into, or their edges. Medians for missing numbers and the
     ``frequent`` codes of a column are learned from training records, by ``Dataset.split``, which scales too.
     Secrets stay inside ``x`` (take them out with ``Dataset.without``); the columns of the ``user`` and the
     ``person`` are private only. ``encoding="label"`` gives one number per column in place of dummies.
@@ -61,6 +66,7 @@ def from_csv(
     roles = roles_of(
         table.header, table.where, label=label, secrets=secrets, drop=drop, keep=keep, kinds=kinds, **people
     )
+    check_bins(bins or {}, (label, *secrets))
     cells = _read(table, names, roles, drop=drop, kinds=kinds, memory=memory)
     private = (*secrets, *(name for name in people.values() if name is not None))
     found = dataset(
@@ -71,6 +77,7 @@ def from_csv(
         encoding=encoding,
         keep=keep,
         frequent=frequent,
+        bins=bins,
         where=table.where,
     )
     told = {fate.column: fate for fate in found.fates}
@@ -160,8 +167,10 @@ def roles_of(
     for name, kind in kinds.items():
         if kind not in KINDS:
             reasons.append(f"--as {name} must be one of {', '.join(KINDS)}, got {kind!r}.")
-        elif name in (label, *secrets, *drop, user, person):
+        elif name in (*drop, user, person):
             reasons.append(f"--as {name}={kind} is for columns without another role; leave it out.")
+        elif name in (label, *secrets) and kind not in MARKED:
+            reasons.append(f"--as {name} must be {' or '.join(MARKED)} as a label or a secret, got {kind!r}.")
     refuse_all(reasons, str(where))
     marked = {name: role.removeprefix("--") for role in people for name in people[role]}
     return {label: "label", **dict.fromkeys(secrets, "secret"), **marked}
@@ -199,13 +208,13 @@ def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
 
 
 def marks_as(source: Table, label: str) -> Tensor:
-    """The codes of a label, one for every row."""
+    """The codes of a label, or its numbers, one for every row."""
     table = open_table(source)
     roles_of(table.header, table.where, label=label, secrets=())
     cells, place = Cells(label, "label", table.commas), table.header.index(label)
     for piece in table.pieces():
         cells.add(piece[place].to_numpy(dtype=object))
-    return cells.levels()[0]
+    return torch.from_numpy(cells.numbers()) if cells.spread else cells.levels()[0]
 
 
 def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> Array:

@@ -49,6 +49,8 @@ class Bottleneck(nn.Module):
     step. In evaluation mode the latent is its mean.
     """
 
+    beside = 1  # columns that are no output of the task
+
     def __init__(self, encoder: nn.Sequential, decoder: nn.Linear) -> None:
         super().__init__()
         width = decoder.in_features

@@ -52,6 +52,7 @@ class MixupMMD(Defense):
             out, mixed = _mixed(predict, x, y, loss=loss, alpha=self.alpha, rng=rng)
             if held is None or self.weight == 0:
                 return mixed
+            held.classes_for("MixupMMD with a weight above 0")
             own, others = counterparts(y, held.y, rng)
             if len(own) == 0:
                 return mixed

@@ -14,6 +14,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Channel, Defense, Game, Layers, Loss, Params, Release, only
 from leakscope.core.rng import integer, seeded
+from leakscope.core.task import task_loss
 from leakscope.gradients.joint import joint_blocks, mixes, with_statistics
 from leakscope.training.local import Local, Task, trained
 from leakscope.training.step import changes, on_updates, parts, refuse_clipping
@@ -32,7 +33,7 @@ class GradientChannel:
     model: nn.Module
     rounds: tuple[Params, ...]
     defense: Defense = field(default_factory=Defense)
-    loss: Loss = nn.functional.cross_entropy
+    loss: Loss = task_loss
     fitted: tuple[Defense, ...] = ()  # one per round, once `prepared`
 
     def __post_init__(self) -> None:

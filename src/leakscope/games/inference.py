@@ -26,9 +26,9 @@ class Inference:
     inference). ``known`` names columns of which the adversary is given the batch's mean
     (``"*"``: all but the secret); a batch of one is a partially known record.
 
-    ``balanced`` gives every batch each label of the task as often as its size allows, whatever the secret,
-    so that labels cannot tell it (paper 001). ``others`` records of any value, the secret's or not, are mixed
-    into every batch, as other clients' are by aggregation.
+    ``balanced`` gives every batch each label of the task (of a number, each quarter of its values) as often
+    as its size allows, whatever the secret, so that labels cannot tell it (paper 001). ``others`` records of
+    any value, the secret's or not, are mixed into every batch, as other clients' are by aggregation.
     """
 
     data: Dataset
@@ -83,7 +83,7 @@ class Inference:
     def _rows(self, secrets: Tensor, rng: torch.Generator) -> Tensor:
         """(trials, batch + others), those that share the secret first."""
         pools = self._pools()
-        labels = len(self.data.y.unique()) if self.balanced else 1
+        labels = len(self.data.strata.unique()) if self.balanced else 1
         everyone = [torch.cat(pools[i::labels]) for i in range(labels)]
         own = _taking_turns(pools, secrets, self.batch, labels, rng)
         if not self.others:
@@ -258,10 +258,12 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
 
 
 def _by_label(data: Dataset, secret: str, groups: list[Tensor]) -> list[Tensor]:
-    """Each group cut by the task's label, labels running fastest; none may be empty."""
-    labels, names = data.y.unique(), data.value_names(secret)
+    """Each group cut by the task's label, of a number by its quarter, labels running fastest; none may be
+    empty."""
+    strata, names = data.strata, data.value_names(secret)
+    labels = strata.unique()
     for name, group in zip(names, groups, strict=True):
-        lacking = [int(label) for label in labels if len(group) and not bool((data.y[group] == label).any())]
+        lacking = [int(label) for label in labels if len(group) and not bool((strata[group] == label).any())]
         if lacking:
             raise DataError(
                 f"{data.name}: no record in this split has {secret} = {name!r} and {data.label} "
@@ -270,7 +272,7 @@ def _by_label(data: Dataset, secret: str, groups: list[Tensor]) -> list[Tensor]:
                 public=f"a value of {secret!r} occurs without one of the labels in this split, so labels "
                 f"cannot be balanced against the secret; give more records, or leave balanced out.",
             )
-    return [group[data.y[group] == label] for group in groups for label in labels]
+    return [group[strata[group] == label] for group in groups for label in labels]
 
 
 def _taking_turns(pools: list[Tensor], which: Tensor, k: int, labels: int, rng: torch.Generator) -> Tensor:

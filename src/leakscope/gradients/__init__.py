@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import require
 from leakscope.core.nouns import Loss, Params
+from leakscope.core.task import task_loss
 from leakscope.gradients.aligned import alignment
 from leakscope.gradients.records import Kept, Records, Weigh, drawn_from, place
 from leakscope.gradients.whitened import moments
@@ -30,7 +31,7 @@ PART = 2**24  # bytes of trials handed out at a time: larger allocations are new
 
 
 def per_record(
-    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = F.cross_entropy
+    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = task_loss
 ) -> dict[str, Tensor]:
     """Each record's own gradient: name -> (n, *shape)."""
     records = Records.of(model, params, x, y, loss=loss).formed()
@@ -45,7 +46,7 @@ def batch_means(
     y: Tensor,
     rows: Tensor,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     weigh: Weigh | None = None,
 ) -> dict[str, Tensor]:
     """The mean gradient of every batch ``rows`` (t, k) of indices into ``x``: name -> (t, *shape)."""
@@ -67,7 +68,7 @@ def blocks(
     y: Tensor,
     rows: Tensor,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     weigh: Weigh | None = None,
     budget: int = BUDGET,
 ) -> Iterator[dict[str, Tensor]]:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
+from leakscope.core.task import as_logits, is_number, task_loss
 from leakscope.gradients.factors import FORMED, Convolution, Factors, Lookup, Rule, patches, widest
 from leakscope.gradients.records import Records
 from leakscope.gradients.whitened import Whitening
@@ -33,7 +34,7 @@ def alignment(
     y: Tensor,
     direction: Params,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     label: Literal["known", "sum"] = "known",
     whitening: Whitening | None = None,
 ) -> Alignment:
@@ -47,6 +48,10 @@ def alignment(
         set(direction) == set(params), "direction", f"the model's own layers, {list(params)}", list(direction)
     )
     require(label in ("known", "sum"), "label", "known or sum", label)
+    if label == "sum" and is_number(y):
+        raise ArgumentError(
+            "label must be known where labels are numbers, got 'sum': there is no list of them."
+        )
     loss = loss if label == "known" else every_label
     records = Records.of(model, params, x, y, loss=loss)
     if whitening is not None and not records.products:
@@ -80,6 +85,7 @@ def _total(parts: list[Tensor]) -> Tensor:
 
 def every_label(logits: Tensor, y: Tensor) -> Tensor:
     """The sum over all labels of the cross-entropy towards each, its mean over records."""
+    logits = as_logits(logits)
     return (logits.shape[1] * logits.logsumexp(1) - logits.sum(1)).mean()
 
 

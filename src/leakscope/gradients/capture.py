@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Loss, Params
+from leakscope.core.task import task_loss
 from leakscope.gradients.attention import self_attention
 from leakscope.gradients.calls import BINDERS, Make
 from leakscope.gradients.factors import Rule
@@ -151,8 +152,8 @@ def trace(net: Stateless, leaves: Params, x: Tensor, *, last: bool = False, prov
 def record_losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
     """Each record's loss as a batch of one, checked to average to the loss of all of them."""
     losses: Tensor
-    if loss is F.cross_entropy:
-        losses = F.cross_entropy(logits, y, reduction="none")
+    if loss in (task_loss, F.cross_entropy):
+        losses = loss(logits, y, reduction="none")
     else:
         losses = vmap(lambda z, label: loss(z[None], label[None]))(logits, y)
     if losses.dim() != 1 or not _averages(loss, logits.detach(), y, losses.detach()):
@@ -165,7 +166,7 @@ def record_losses(loss: Loss, logits: Tensor, y: Tensor) -> Tensor:
 
 
 def _averages(loss: Loss, logits: Tensor, y: Tensor, losses: Tensor) -> bool:
-    if loss is F.cross_entropy:  # a mean over the labels that it does not ignore
+    if loss in (task_loss, F.cross_entropy):  # a mean over the labels that it does not ignore
         return y.is_meta or y.is_floating_point() or not bool((y == -100).any())
     with torch.no_grad():
         return close(loss(logits, y)[None], losses.mean()[None])

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
+from leakscope.core.task import task_loss
 from leakscope.gradients.factors import widest
 from leakscope.gradients.records import Records
 
@@ -44,7 +45,7 @@ def entries(
     x: Tensor,
     y: Tensor,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     columns: int | None = None,
     rng: torch.Generator | None = None,
     budget: int = BUDGET,
@@ -84,7 +85,7 @@ def probed(
     *,
     probes: int,
     rng: torch.Generator,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     budget: int = BUDGET,
 ) -> dict[str, Tensor]:
     """‖J u‖² for ``probes`` random signs u a record: name -> (n, probes), each with the mean ‖J‖²_F

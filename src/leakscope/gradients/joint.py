@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
 
 from leakscope.core.nouns import Loss, Params, flatten
 from leakscope.core.rng import seeded
+from leakscope.core.task import task_loss
 from leakscope.gradients.capture import Stateless, close
 from leakscope.gradients.records import JointRecords, Records
 
@@ -32,7 +32,7 @@ def draws(model: nn.Module, params: Params, x: Tensor) -> bool:
         return not torch.equal(before, torch.get_rng_state())
 
 
-def mixes(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = F.cross_entropy) -> bool:
+def mixes(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = task_loss) -> bool:
     """Whether a batch's gradient is not the mean of its records', in the mode the model is in."""
     try:
         Records.of(model, params, x, y, loss=loss)
@@ -63,7 +63,7 @@ def joint_blocks(
     y: Tensor,
     rows: Tensor,
     *,
-    loss: Loss = F.cross_entropy,
+    loss: Loss = task_loss,
     seed: int = 0,
 ) -> Iterator[dict[str, Tensor]]:
     """The gradient of every batch ``rows`` (t, k) of indices into ``x``, each by a pass of its own, in blocks

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
+from leakscope.core.task import task_loss
 from leakscope.gradients.factors import Factors, widest
 from leakscope.gradients.records import Records
 
@@ -71,9 +72,7 @@ class Whitening:
         return along.reshape(direction.shape)
 
 
-def moments(
-    model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = F.cross_entropy
-) -> Moments:
+def moments(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = task_loss) -> Moments:
     """The moments of these records' gradients, from one forward and one backward pass of each."""
     records = Records.of(model, params, x, y, loss=loss)
     if not records.products:
@@ -116,7 +115,12 @@ def _inverse_root(moment: Tensor, damping: float) -> Tensor:
     scale = moment.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
     damped = moment.clone()
     damped.diagonal().add_(damping * scale)
-    root = torch.linalg.cholesky(damped)
+    root, failed = torch.linalg.cholesky_ex(damped)
+    if int(failed):
+        raise ArgumentError(
+            "whitening needs gradients whose moments are finite, and these are not; lower the rate of the "
+            "training that they are of."
+        )
     del damped  # of a wide layer this is as large as everything else
     identity = torch.eye(len(moment), dtype=moment.dtype, device=moment.device)
     inverse: Tensor = torch.linalg.solve_triangular(root, identity, upper=False)

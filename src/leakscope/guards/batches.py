@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, require
+from leakscope.core.task import is_number
 
 Aggregate = Literal["mean", "max"]
 HELD = 0.1  # of the records, that a guard is watched by and not trained on
@@ -190,7 +191,7 @@ class Source:
 
 def named(data: Dataset) -> Dataset:
     """The same with every label named, so that a part of the records has as many classes as all of them."""
-    if data.values.get(data.label):
+    if data.values.get(data.label) or is_number(data.y):
         return data
     names = tuple(str(code) for code in range(data.classes))
     return replace(data, values={**data.values, data.label: names})

@@ -30,6 +30,8 @@ class Distilled(TimedGuard):
     epochs: int = 12
     plain: Unguarded = field(default_factory=Unguarded)
 
+    needs_classes = True
+
     @property
     def strength(self) -> Strength:
         """A record is left to one model at least."""

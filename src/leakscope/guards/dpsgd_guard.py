@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, MissingExtra, require
+from leakscope.core.task import task_loss
 from leakscope.guards.batches import Source
 from leakscope.guards.encoder import Guarded, represented
 from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
@@ -243,7 +244,7 @@ def _step(
     x, y, codes = batch
     optimiser.zero_grad()
     r, logits = model(x)
-    lost = F.cross_entropy(logits, y, reduction="sum") / max(len(y), 1)
+    lost = task_loss(logits, y, reduction="sum") / max(len(y), 1)
     whole = lost if told is None else told.mixed(lost, r, codes)
     whole.backward()
     optimiser.step()

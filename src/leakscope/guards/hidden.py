@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 
@@ -67,7 +67,9 @@ class Lesson:
 
 
 class TimedGuard(ABC):
-    """A guard that says how long its training took."""
+    """A guard that says how long its training took, and whether it ``needs_classes``."""
+
+    needs_classes: ClassVar[bool] = False
 
     def __call__(
         self,
@@ -78,6 +80,7 @@ class TimedGuard(ABC):
         progress: Progress | None = None,
     ) -> Guarded:
         """The encoder for ``data``; ``others`` are reference non-members."""
+        check_task(self, data)
         begun = time.perf_counter()
         guarded = self.train(Lesson(data, rng, others, progress))
         return replace(guarded, seconds=time.perf_counter() - begun)
@@ -95,6 +98,12 @@ class _Hides(Protocol):
 def hidden_by(guard: object) -> tuple[Hidden, ...]:
     """The secrets that a guard says it hides: none for one that has no secret of its own."""
     return guard.hides() if isinstance(guard, _Hides) else ()
+
+
+def check_task(guard: object, data: Dataset) -> None:
+    """Refuse a label that is a number where a guard says that it needs classes."""
+    if getattr(guard, "needs_classes", False):
+        data.classes_for(type(guard).__name__)
 
 
 def strength_of(guard: object) -> Strength | None:

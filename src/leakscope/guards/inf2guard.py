@@ -201,7 +201,7 @@ def finished(
         "secret": secrets or ["none"],
         "data": data.name,
         "shape": list(data.x.shape[1:]),
-        "classes": data.classes,
+        "classes": data.task.outputs,
         **more,
     }
     table = described(encoder) | ({"head": list(head)} if made.head else {})
@@ -248,7 +248,7 @@ def unprotected(
 def initialised_utility(guard: Inf2Guard, data: Dataset, shape: Shape, rng: torch.Generator) -> Utility:
     records = tuple(data.x.shape[1:])
     if guard.utility == "labels":
-        net = initialised(lambda: reader(shape, data.classes, guard.head), rng)
+        net = initialised(lambda: reader(shape, data.task.outputs, guard.head), rng)
         return Labels(net, both=guard.secret == "reconstruction")
     if guard.utility == "autoencoder":
         return Autoencoder(initialised(lambda: decoder(shape, records), rng), float(data.x.var()))
@@ -275,7 +275,7 @@ def _sight(guard: Inf2Guard, data: Dataset, shape: Shape, *, head: bool) -> tupl
     """What the network sees, the chances of what it tells, and its inputs if they are not r."""
     if guard.secret == "membership":
         aware = guard.label_aware and head
-        inputs = math.prod(shape) + 2 * data.classes + 1 if aware else None
+        inputs = math.prod(shape) + 2 * data.task.outputs + 1 if aware else None
         return OfMembers(aware), torch.full((2,), 0.5), inputs
     column = str(guard.column)
     if guard.secret == "property":

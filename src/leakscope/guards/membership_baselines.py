@@ -59,6 +59,7 @@ class AdvReg(TimedGuard):
     warm_up: int = 2
     plain: Unguarded = field(default_factory=Unguarded)
 
+    needs_classes = True
     strength = Strength("alpha", (0.0, 0.3, 1.0, 3.0, 10.0, 30.0))
 
     def hides(self) -> tuple[Hidden, ...]:
@@ -108,6 +109,7 @@ class NeuGuard(TimedGuard):
     beta: float = 3_000.0
     plain: Unguarded = field(default_factory=Unguarded)
 
+    needs_classes = True
     strength = Strength("alpha", (0.0, 0.5, 5.0, 50.0, 500.0))
 
     def hides(self) -> tuple[Hidden, ...]:

@@ -20,6 +20,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leakscope.core.task import is_number, task_loss
 from leakscope.guards.batches import Aggregate, Seen, aggregated
 from leakscope.guards.estimators import jsd
 from leakscope.guards.losses import DISTANCES, against, against_critic, distance, entropy
@@ -107,8 +108,8 @@ class OfMembers:
         if not self.label_aware or head is None:
             return r, member
         logits = head(r)
-        label = F.one_hot(seen.y, logits.shape[1]).to(r)
-        lost = F.cross_entropy(logits, seen.y, reduction="none")[:, None]
+        label = seen.y[:, None] if is_number(seen.y) else F.one_hot(seen.y, logits.shape[1]).to(r)
+        lost = task_loss(logits, seen.y, reduction="none")[:, None]
         return torch.cat([r.flatten(1), label, logits, lost], 1), member
 
     groups = pairs

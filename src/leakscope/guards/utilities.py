@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from leakscope.core.task import task_loss
 from leakscope.guards.batches import Seen
 from leakscope.guards.estimators import jsd
 from leakscope.guards.networks import Critic
@@ -24,8 +25,8 @@ MOMENTUM = 0.9  # of a class's running mean: our choice
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The cross-entropy of a task head, for the data's own records (equation 6 of paper 003); ``both``
-    adds that of the unperturbed representation (equations 23 and 24)."""
+    """The loss of a task head, for the data's own records (equation 6 of paper 003); ``both`` adds that of
+    the unperturbed representation (equations 23 and 24)."""
 
     net: nn.Module
     both: bool = False
@@ -34,8 +35,8 @@ class Labels:
 
     def loss(self, seen: Seen, clean: Tensor, r: Tensor, rng: torch.Generator) -> Tensor:
         y = seen.y[: seen.own]
-        lost = F.cross_entropy(self.net(r[: seen.own]), y)
-        return lost + F.cross_entropy(self.net(clean[: seen.own]), y) if self.both else lost
+        lost = task_loss(self.net(r[: seen.own]), y)
+        return lost + task_loss(self.net(clean[: seen.own]), y) if self.both else lost
 
 
 @dataclass(frozen=True, eq=False)

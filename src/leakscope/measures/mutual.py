@@ -31,7 +31,8 @@ def layer_information(
     components: int = 16,
     rng: torch.Generator,
 ) -> dict[str, Estimate]:
-    """I(X; G_l) or I(Y; G_l) for each layer l, G_l being what the channel releases of one record's gradient.
+    """I(X; G_l) or I(Y; G_l) for each layer l, G_l being what the channel releases of one record's gradient;
+    Y is the label, of a number the quarter that it lies in.
 
     Figure 3 of paper 001, which has `MINE`. Gradients and inputs are reduced to their first ``components``
     principal components, fitted on these records: what bounds the components' information from below bounds
@@ -40,8 +41,8 @@ def layer_information(
     require(target in ("input", "label"), "layer_information.target", "'input' or 'label'", target)
     rows = _records(channel, batch)
     data = batch.data
-    (release,) = channel(batch, data.y[rows], rng)
-    seen = data.y[rows]
+    seen = data.strata[rows]
+    (release,) = channel(batch, seen, rng)
     if target == "input":
         seen = _reduced(Release.of({"x": data.x[rows].flatten(1)}), components, rng)
     found = {}

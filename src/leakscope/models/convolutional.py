@@ -69,7 +69,7 @@ def read(layers: Layers, data: Dataset, hidden: tuple[int, ...], activation: str
         layers.append((f"fc{i}", nn.Linear(wide, narrow)))
         layers.append((f"{activation}{before + i}", ACTIVATIONS[activation]()))
         wide = narrow
-    return sequential([*layers, (f"fc{len(hidden) + 1}", nn.Linear(wide, data.classes))])
+    return sequential([*layers, (f"fc{len(hidden) + 1}", nn.Linear(wide, data.task.outputs))])
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class AlexNet:
         if self.rank is not None:
             layers.append(("factor", nn.Linear(wide, self.rank, bias=False)))
             wide = self.rank
-        model = sequential([*layers, ("fc", nn.Linear(wide, data.classes))])
+        model = sequential([*layers, ("fc", nn.Linear(wide, data.task.outputs))])
         return he(model) if self.initial == "he" else model
 
 

@@ -57,7 +57,7 @@ class ResNet18:
             ]
             layers.append((f"stage{stage}", sequential(blocks)))
             channels = wide
-        return he(sequential([*layers, *pooled(channels, data.classes)]))
+        return he(sequential([*layers, *pooled(channels, data.task.outputs)]))
 
     def _block(self, channels: int, wide: int, stride: int, first: int, second: int) -> Residual:
         start, end = self._step(channels, wide, stride, first), self._step(wide, wide, 1, second)
@@ -123,7 +123,7 @@ class DenseNet:
                 layers.append((f"transition{i}", sequential(steps)))
                 channels = half
         layers += [("norm", normalised(channels, self.norm)), ("relu", nn.ReLU())]
-        return he(sequential([*layers, *pooled(channels, data.classes)]))
+        return he(sequential([*layers, *pooled(channels, data.task.outputs)]))
 
     def _unit(self, channels: int, first: int, second: int) -> Dense:
         narrow = 4 * self.growth

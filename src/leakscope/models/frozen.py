@@ -59,7 +59,7 @@ class Frozen:
         if self.layer is not None:
             owner, _, name = self.layer.rpartition(".")
             setattr(net.get_submodule(owner), name, nn.Identity().eval())
-        return sequential([("backbone", kept), ("fc", nn.Linear(width, data.classes))])
+        return sequential([("backbone", kept), ("fc", nn.Linear(width, data.task.outputs))])
 
     def _width(self, kept: Kept, data: Dataset) -> int:
         """How many numbers reach the layer that is replaced, or leave the backbone if none is."""

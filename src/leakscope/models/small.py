@@ -42,7 +42,7 @@ class MLP:
     def __call__(self, data: Dataset) -> nn.Module:
         check_numbers(data, "MLP")
         front = [nn.Flatten()] if data.x.dim() > 2 else []
-        widths = (data.x[0].numel(), *self.hidden, data.classes)
+        widths = (data.x[0].numel(), *self.hidden, data.task.outputs)
         return nn.Sequential(*front, *perceptron(widths, self.activation))
 
 
@@ -77,7 +77,7 @@ class CNN:
                 channels = wide
             layers.append(nn.MaxPool2d(3, 3))
             height, width = height // 3, width // 3
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, data.classes))
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, data.task.outputs))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Linear:
 
     def __call__(self, data: Dataset) -> nn.Module:
         check_numbers(data, "Linear")
-        layer = nn.Linear(data.x[0].numel(), data.classes)
+        layer = nn.Linear(data.x[0].numel(), data.task.outputs)
         if self.zeros:
             for parameter in layer.parameters():
                 nn.init.zeros_(parameter)
@@ -130,7 +130,7 @@ class TextClf:
                 ("flatten", nn.Flatten()),
                 ("fc1", nn.Linear(FILTERS * left, HIDDEN)),
                 ("relu3", nn.ReLU()),
-                ("fc2", nn.Linear(HIDDEN, data.classes)),
+                ("fc2", nn.Linear(HIDDEN, data.task.outputs)),
             ]
         )
 

@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, name_measure, number, plural, small
+from leakscope.results.cell import group_by
 from leakscope.results.compare.gaps import EXACT, LEVEL, PAIRED, SINGLE, WELCH, least
 from leakscope.results.compare.matching import ALPHA, Comparison, Difference
+from leakscope.results.scores import TASK_WORDS
 
 FORMAT = 1  # of the JSON
 T = TypeVar("T")
@@ -165,8 +167,8 @@ def _leakage(found: Comparison) -> Iterator[str]:
 
 
 def _worth(found: Comparison) -> Iterator[str]:
-    if found.utilities:
-        yield _told(found.utilities, "B's task accuracy is {} than A's", ("lower", "higher"), "cell")
+    for word, ones in group_by(found.utilities, lambda one: TASK_WORDS[one.measure]).items():
+        yield _told(ones, f"B's task {word} is {{}} than A's", ("lower", "higher"), "cell")
 
 
 def _told(ones: Sequence[Difference], start: str, readings: tuple[str, str], unit: str) -> str:

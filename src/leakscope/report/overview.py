@@ -51,6 +51,12 @@ def say(verdict: Verdict) -> tuple[str, str, str]:
     return show(average.value), f"{show(average.low)} to {show(average.high)}", show(verdict.guessing)
 
 
+def say_worth(verdict: Verdict) -> str:
+    """What the task is worth, by name unless it is the accuracy that the column is about."""
+    worth = percent(verdict.utility.value if verdict.utility else None)
+    return worth if verdict.task == Verdict.task else f"{verdict.task} {worth}"
+
+
 def read_run(folder: Path, *, page: Path) -> Run:
     """A results folder, seen from a page."""
     plan, results = store.plan(folder), store.results(folder)
@@ -92,7 +98,7 @@ def rows(runs: Sequence[Run]) -> list[list[str]]:
             lines.append([run.title, "nothing has been run yet", *["–"] * (len(HEADER) - 3), run.gate or "–"])
             continue
         value, between, base = say(verdict)
-        worth = percent(verdict.utility.value if verdict.utility else None)
+        worth = say_worth(verdict)
         attack, defense = f"{value} {name_measure(verdict.measure)}", verdict.defense or "none"
         title, reading = f"{run.title} ({run.folder})", "; ".join([verdict.word.lower(), *_lost(run)])
         lines.append([title, verdict.about, reading, attack, between, base, defense, worth, run.gate or "–"])
@@ -107,7 +113,7 @@ def _lost(run: Run) -> list[str]:
 
 def render(runs: Sequence[Run], bad: Sequence[str]) -> str:
     """The page. All words from the data are escaped."""
-    return fill("/summary.html", title="Summary of runs", runs=runs, bad=bad, say=say)
+    return fill("/summary.html", title="Summary of runs", runs=runs, bad=bad, say=say, say_worth=say_worth)
 
 
 def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:

@@ -17,7 +17,7 @@ from leakscope.results.averages import Average
 from leakscope.results.cell import capitalise, stable, words
 from leakscope.results.chapter import SEVERITIES
 from leakscope.results.compare.gaps import Interval, independent
-from leakscope.results.scores import MEASURES
+from leakscope.results.scores import MEASURES, Worth
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -139,6 +139,16 @@ def shown(name: str, average: Average) -> str:
     return interval(average, percent if name in MEASURES and MEASURES[name].percent else number)
 
 
+def say_error(worth: Worth[Average]) -> str:
+    """How far off a model's numbers are, beside the best constant; nothing of classes."""
+    if worth.mae is None:
+        return ""
+    return (
+        f"mean absolute error {interval(worth.mae, significant)} in the label's own unit; of "
+        f"{worth.constant} {significant(worth.mae_of_mean)}"
+    )
+
+
 def _template(name: str) -> str | None:
     """The text of a template: "/name" of the shell, "kind/name" of a kind's own folder."""
     kind, _, file = name.rpartition("/")
@@ -161,6 +171,7 @@ def _environment() -> Environment:
     environment.filters["capitalize_first"] = capitalise
     environment.filters["whiskers"] = lambda averages: [(a.value, a.low, a.high) for a in averages]
     environment.globals.update(plural=plural, name_measure=name_measure, write_measure=write_measure)
+    environment.globals["say_error"] = say_error
     environment.globals.update(icon=marked(plot.severity), mark=marked(plot.mark), spot=marked(plot.spot))
     environment.globals.update(MEASURES=MEASURES, SEVERITIES=SEVERITIES)
     return environment

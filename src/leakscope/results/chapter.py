@@ -54,6 +54,7 @@ class Verdict:
     guessing: float | None = None
     defense: str = ""
     utility: Average | None = None
+    task: str = "accuracy"  # what the utility is, as a sentence has it
 
     @property
     def word(self) -> str:

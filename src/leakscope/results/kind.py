@@ -23,7 +23,7 @@ from leakscope.results.cell import Cell, Table, group_by, stable, words
 from leakscope.results.chapter import Chapter
 from leakscope.results.number import Number
 from leakscope.results.result import Net, RecordsUsed, Result
-from leakscope.results.scores import MEASURES, FrozenModel, Scores
+from leakscope.results.scores import MEASURES, FrozenModel, Scores, TaskScore
 
 F = TypeVar("F", bound=FrozenModel)
 Watch = Callable[[int, int], None]  # (done, of)
@@ -180,6 +180,13 @@ def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str =
         raw = untruncated(scores.success.value, base) if name == "advantage" and scores.success else None
         entries[f"{prefix}{name}"] = TableEntry(estimate, base, raw, measure.least, measure.most)
     return entries
+
+
+def enter_worth(worth: TaskScore[Estimate]) -> dict[str, TableEntry]:
+    """What a task is judged by as an entry of a table."""
+    return (
+        {worth.judged_by: TableEntry(worth.main, least=MEASURES[worth.judged_by].least)} if worth.main else {}
+    )
 
 
 @dataclass(frozen=True)

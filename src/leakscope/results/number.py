@@ -98,8 +98,10 @@ def of_worth(about: Number, worth: Worth[Estimate] | None) -> Iterator[Number]:
     if worth is None:
         return
     about = replace(about, about="utility", attack="")
-    if worth.accuracy:
-        yield of_estimate(about, "accuracy", worth.accuracy, worth.majority)
+    if worth.main:
+        yield of_estimate(about, worth.judged_by, worth.main, worth.majority)
+    if worth.mae:
+        yield of_estimate(about, "mae", worth.mae, worth.mae_of_mean)
     if worth.auroc:
         yield of_estimate(about, "auroc", worth.auroc)
     if worth.trained:

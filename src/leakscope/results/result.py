@@ -31,7 +31,7 @@ class RecordsUsed(FrozenModel):
     label: str
     records: int
     inputs: int
-    classes: int
+    classes: int | None  # None: the label is a number
     train: int | None = None
     test: int | None = None
     public: int | None = None

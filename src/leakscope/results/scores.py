@@ -115,6 +115,11 @@ MEASURES = {
     ),
     "recovered": Measure("Recovered", "The share of records that are rebuilt.", True, None),
     "accuracy": Measure("Accuracy", "How often the model's label is right.", True, None),
+    "r2": Measure("R²", "How much of the label's variance the model explains.", True, least=-math.inf),
+    "mae": Measure(
+        "Mean absolute error", "How far the model's number is off, in the label's own unit.",
+        chance=None, most=math.inf, falls=True,
+    ),
 }  # fmt: skip
 
 
@@ -174,15 +179,63 @@ class Scores(FrozenModel, Generic[T]):
                 yield info.serialization_alias or field, value
 
 
-class Worth(FrozenModel, Generic[T]):
-    """What a model is worth on records that nobody trained on; ``trained``: on those it was trained on.
-    Beside it, the accuracy of always saying the most frequent label, and of a logistic regression."""
+TASK_WORDS = {"accuracy": "accuracy", "r2": MEASURES["r2"].title}  # what a task is judged by, in a sentence
+
+
+class TaskScore(FrozenModel, Generic[T]):
+    """How well a model does its task: its accuracy, or, where the label is a number, R²."""
 
     accuracy: T | None = None
+    r2: T | None = None
+
+    @property
+    def judged_by(self) -> str:
+        """The measure that the task is judged by."""
+        return "accuracy" if self.r2 is None else "r2"
+
+    @property
+    def main(self) -> T | None:
+        """That measure."""
+        return self.accuracy if self.r2 is None else self.r2
+
+    @property
+    def word(self) -> str:
+        """That measure, as a sentence has it."""
+        return TASK_WORDS[self.judged_by]
+
+    @property
+    def constant(self) -> str:
+        """The label that scores best of those that are the same for every record."""
+        return "the most common label" if self.r2 is None else "the mean"
+
+    @property
+    def baseline(self) -> str:
+        """What always answering that label is called."""
+        return "Majority" if self.r2 is None else "Mean"
+
+    @property
+    def simple(self) -> str:
+        """The linear model that stands beside it."""
+        return "logistic regression" if self.r2 is None else "ridge regression"
+
+
+class Worth(TaskScore[T], Generic[T]):
+    """What a model is worth on records that nobody trained on; ``trained``: on those it was trained on.
+    Beside it, by the same measure, the best constant label and a linear model (a logistic regression, or of
+    a number a ridge regression); ``mae`` is the mean absolute error, ``mae_of_mean`` that of the mean."""
+
     auroc: T | None = None
     trained: T | None = None
     majority: float | None = None
     linear: float | None = None
+    mae: T | None = None
+    mae_of_mean: float | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether the model is not clearly better than the constant: it has not learned its task."""
+        low = getattr(self.main, "low", None)
+        return low is not None and self.majority is not None and low <= self.majority
 
 
 def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()) -> Scores[Average]:
@@ -202,12 +255,19 @@ def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()
     return Scores[Average].model_validate(averages)
 
 
+def average_task(runs: Sequence[TaskScore[Estimate]]) -> TaskScore[Average]:
+    """How well the task is done, over seeds."""
+    worth = average_worth([Worth[Estimate](accuracy=run.accuracy, r2=run.r2) for run in runs])
+    return TaskScore[Average](accuracy=worth.accuracy, r2=worth.r2)
+
+
 def average_worth(runs: Sequence[Worth[Estimate]]) -> Worth[Average]:
     """What every run has, over seeds."""
 
     def over(name: str) -> Average | None:
         each = [getattr(run, name) for run in runs]
-        return average(each) if each and all(each) else None
+        known = MEASURES[runs[0].judged_by if name == "trained" else name] if runs else None
+        return average(each, least=known.least, most=known.most) if known and all(each) else None
 
     def mean(name: str) -> float | None:
         known = [value for run in runs if (value := getattr(run, name)) is not None]
@@ -215,6 +275,9 @@ def average_worth(runs: Sequence[Worth[Estimate]]) -> Worth[Average]:
 
     return Worth[Average](
         accuracy=over("accuracy"),
+        r2=over("r2"),
+        mae=over("mae"),
+        mae_of_mean=mean("mae_of_mean"),
         auroc=over("auroc"),
         trained=over("trained"),
         majority=mean("majority"),

@@ -21,6 +21,7 @@ TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can 
     Sequence[str]: list[str] | None,
     Sequence[float]: list[float] | None,
     Mapping[str, str] | Sequence[str]: list[str] | None,
+    Mapping[str, int | Sequence[float]] | Sequence[str]: list[str] | None,
     Sequence[str | Table]: list[str] | None,
     str | Table | None: str | None,
     str | Table | Module | None: str | None,
@@ -44,7 +45,7 @@ def training(rate: float, mode: str) -> Table:
 
 
 TRAINED = (  # options about a model that is trained for its audit
-    "--secret", "--user", "--person", "--keep", "--as", "--train", "--public", "--known", "--batch",
+    "--secret", "--user", "--person", "--keep", "--as", "--bins", "--train", "--public", "--known", "--batch",
     "--rounds", "--rehearsals", "--rate", "--defense", "--attack", "--weights", "--mode", "--raw", "--dp",
     "--clip", "--noise", "--delta",
 )  # fmt: skip
@@ -78,6 +79,15 @@ Kinds = Annotated[
         "repeated.",
         "--as",
         metavar="COLUMN=KIND",
+    ),
+]
+Bins = Annotated[
+    Mapping[str, int | Sequence[float]] | Sequence[str],
+    option(
+        "Into how many quantile ranges the numbers of a secret, or of the label, are cut, or at which edges: "
+        "age=5 or age=30,50,70; can be repeated. Without it a secret of many numbers has 5 ranges, and a "
+        "label of many is learned as a number.",
+        metavar="COLUMN=RANGES",
     ),
 ]
 Train = Annotated[

@@ -15,6 +15,7 @@ from leakscope.report.answer import Answer
 from leakscope.report.pages import number, percent, plural, say_change
 from leakscope.results import store
 from leakscope.results.cell import Cell, Plan, Table
+from leakscope.results.scores import TASK_WORDS
 from leakscope.run import sweep, tuning
 from leakscope.run.tuning import FAMILIES, DefenseFamily, Point, Risk
 from leakscope.training.step import changes
@@ -112,28 +113,29 @@ def say_gain(point: Point) -> str:
 
 
 def say_cost(point: Point) -> str:
-    if point.accuracy is None or point.accuracy.value is None:
-        return "accuracy not measured"
-    worth = f"accuracy {percent(point.accuracy.value)} ({percent(point.accuracy.low)} to "
-    worth += f"{percent(point.accuracy.high)})"
-    return f"{worth}, {say_change(point.free, point.accuracy)}" if point.free else worth
+    if point.worth is None or point.worth.value is None:
+        return "the task's worth not measured"
+    worth = f"{TASK_WORDS[point.worth.measure]} {percent(point.worth.value)} ({percent(point.worth.low)} to "
+    worth += f"{percent(point.worth.high)})"
+    return f"{worth}, {say_change(point.free, point.worth)}" if point.free else worth
 
 
 def phrase(
     plan: Plan, risk: Risk, points: Sequence[Point], best: Point | None, again: Point | None
 ) -> Answer:
     cell, free = plan.cell[0], points[0]
+    word = TASK_WORDS[free.worth.measure] if free.worth else "the task's worth"
     question = (
         f"Which defense keeps the advantage at {risk.advantage:g} or less and costs at most "
-        f"{100 * risk.loss:g} points of accuracy? The search plays one game only: {name_game(cell)}, by an "
+        f"{100 * risk.loss:g} points of {word}? The search plays one game only: {name_game(cell)}, by an "
         f"adversary who knows the defense. It tried {len(points)} settings. Without a defense: "
         f"{say_gain(free)}, {say_cost(free)}."
     )
     notes = []
-    majority = free.accuracy.guessing if free.accuracy else None
-    if free.accuracy and majority is not None and (free.accuracy.low or 0.0) <= majority:
+    majority = free.worth.guessing if free.worth else None
+    if free.worth and majority is not None and (free.worth.low or 0.0) <= majority:
         notes.append(
-            "The model without a defense is not clearly better than always saying the most frequent label, "
+            "The model without a defense is not clearly better than always giving the same answer, "
             "so the search cannot say what a defense costs. Raise --rounds or --rate."
         )
     failed = sum(bool(point.error) for point in points)

@@ -17,6 +17,7 @@ from leakscope.results.gate.readings import read
 from leakscope.results.kind import numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result
+from leakscope.results.scores import TASK_WORDS
 from leakscope.run import sweep
 
 
@@ -63,7 +64,7 @@ def count_settings(families: Sequence[DefenseFamily], halvings: int) -> int:
 @dataclass(frozen=True)
 class Risk:
     """What the user accepts: the upper limit of the adaptive adversary's advantage, and the loss of
-    task accuracy in shares (0.02: two points)."""
+    task accuracy, or R², in shares (0.02: two points)."""
 
     advantage: float
     loss: float
@@ -83,8 +84,8 @@ class Point:
     advantage: float  # the adversary's
     high: float  # and its upper limit
     ranks: bool
-    accuracy: Number | None  # of the task
-    loss: float  # of accuracy against no defense
+    worth: Number | None  # accuracy of the task, or R²
+    loss: float  # of that against no defense
     error: str  # why it could not be measured, if so
     result: Result[Any]
     sound: bool = True  # that it found little says something: not worse than guessing, self-check passed
@@ -130,7 +131,7 @@ def search(
     while True:
         shares = [(family, _next(family, kept[family.name], halvings)) for family in families]
         calls = [
-            delayed(measure)(family.name, family.at(share), free.accuracy)
+            delayed(measure)(family.name, family.at(share), free.worth)
             for family, share in shares
             if share is not None
         ]
@@ -160,7 +161,7 @@ def confirm(point: Point, cell: Cell, folder: Path, *, seed: int = 1, trusted: S
     be measured its ``error`` says why."""
     measure = partial(_point, cell=cell, seed=seed, folder=folder, trusted=tuple(trusted))
     free = measure("none", None, None)
-    again = measure(point.family, point.defense, free.accuracy)
+    again = measure(point.family, point.defense, free.worth)
     return again if again.error or not free.error else free
 
 
@@ -195,7 +196,8 @@ def _point(
     if result.error:  # a setting that cannot be trained protects nothing that is of use
         return Point(family, defense or {}, 1.0, 1.0, False, None, 1.0, result.error, result)
     table = {(n.about, n.measure): n for n in numbers(result)}
-    gain, worth = table["leakage", "advantage"], table["utility", "accuracy"]
+    gain = table["leakage", "advantage"]
+    worth = next(table["utility", name] for name in TASK_WORDS if ("utility", name) in table)
     loss = (free.value or 0.0) - (worth.value or 0.0) if free else 0.0
     high = gain.high if gain.high is not None else 1.0
     (reading,) = read(result)

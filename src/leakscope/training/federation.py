@@ -14,6 +14,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Defense, Loss, Params
 from leakscope.core.rng import fork, integer
+from leakscope.core.task import task_loss
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, norm
 from leakscope.training.local import Local, Task, trained
 from leakscope.training.step import Step, on_updates, state
@@ -47,7 +48,7 @@ def federate(
     repartition: bool = False,
     recorder: Observer | None = None,
     order: Order | None = None,
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss = task_loss,
 ) -> tuple[Params, ...]:
     """θ0..θr of federated averaging: θ ← θ − ``server_rate`` · mean of Γ, with Γ = θ − the client's own
     parameters after its `Local` training, weighted by its records unless told otherwise.

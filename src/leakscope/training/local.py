@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from leakscope.core.errors import NONNEGATIVE, ArgumentError, at_least, check, or_none, require
 from leakscope.core.nouns import Defense, Layers, Loss, Params
 from leakscope.core.rng import seeded
+from leakscope.core.task import task_loss
 from leakscope.training.step import Step, state
 
 Augmentation = Literal["crop", "flip"]
@@ -165,7 +166,12 @@ def stackable(step: Step) -> bool:
     """Whether clients can be trained together, and whether that pays."""
     model, plain = step.model, step.objective is None and not step.weighs
     small = sum(p.numel() for p in model.parameters()) <= SMALL
-    return plain and small and step.loss is F.cross_entropy and {type(m) for m in model.modules()} <= STACKED
+    return (
+        plain
+        and small
+        and step.loss in (task_loss, F.cross_entropy)
+        and {type(m) for m in model.modules()} <= STACKED
+    )
 
 
 def alone(step: Step, params: Params, task: Task, *, local: Local, rate: float) -> dict[str, Tensor]:

@@ -26,8 +26,9 @@ def shards(
 ) -> tuple[Dataset, ...]:
     """The records of every client, disjoint.
 
-    "iid": at random, as many for each. "dirichlet": every label's records in shares drawn from
-    Dirichlet(``alpha``, ..., ``alpha``); the larger alpha, the more alike the clients (Hsu et al., 2019).
+    "iid": at random, as many for each. "dirichlet": every label's records (of a number, each quarter's) in
+    shares drawn from Dirichlet(``alpha``, ..., ``alpha``); the larger alpha, the more alike the clients (Hsu
+    et al., 2019).
     "user": whole people, the values of the private ``column``, as many for each. ``size`` limits the
     records to ``clients`` times as many, drawn at random; left out: all.
     """
@@ -72,8 +73,9 @@ def _uneven(
 ) -> Sequence[Tensor]:
     draws = np.random.default_rng(integer(rng))
     dealt: list[list[Tensor]] = [[] for _ in range(clients)]
-    for label in data.y[rows].unique():
-        of_label = rows[data.y[rows] == label]
+    labels = data.strata[rows]
+    for label in labels.unique():
+        of_label = rows[labels == label]
         ends = np.cumsum(draws.dirichlet(np.full(clients, alpha)))[:-1] * len(of_label)
         for own, part in zip(dealt, of_label.tensor_split(np.rint(ends).astype(int).tolist()), strict=True):
             own.append(part)

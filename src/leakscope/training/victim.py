@@ -12,6 +12,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Defense, Loss, Params
 from leakscope.core.rng import seeded
+from leakscope.core.task import task_loss
 from leakscope.training.step import Step, state
 
 
@@ -24,7 +25,7 @@ def fit(
     rate: float = 0.01,
     batch: int = 64,
     defense: Defense | None = None,
-    loss: Loss = nn.functional.cross_entropy,
+    loss: Loss = task_loss,
 ) -> tuple[Params, ...]:
     """θ0..θr: plain SGD, one epoch of ``data`` per round (step 7 of definition 3.1, paper 000).
 
@@ -59,8 +60,8 @@ def fit(
 
 
 def logits(model: nn.Module, params: Params, data: Dataset, *, block: int = 4_096) -> Tensor:
-    """The model's output for every record, in evaluation mode; columns beyond the labels, such as a
-    bottleneck's divergence, are left out."""
+    """What the model says of every record, in evaluation mode: a logit for each class, or the number that it
+    predicts. Columns ``beside`` these, such as a bottleneck's divergence, are left out."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -69,7 +70,8 @@ def logits(model: nn.Module, params: Params, data: Dataset, *, block: int = 4_09
     finally:
         for part, training in modes:
             part.training = training
-    return torch.cat(parts)[:, : data.classes]
+    outputs, beside = torch.cat(parts), getattr(model, "beside", 0)
+    return data.task.read(outputs[:, : outputs.shape[1] - beside] if beside else outputs)
 
 
 def _logits(model: nn.Module, params: Params, x: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
-from leakscope.guards.hidden import Guard, Hidden, Secret, hidden_by
+from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by
 from leakscope.guards.inf2guard import check_column
 from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
@@ -127,6 +127,7 @@ class GuardAudit:
             raise DataError(
                 f"{train.name}: a guard needs records of numbers, got {train.x.dtype}; embed words first."
             )
+        check_task(self.guard, train)
         for own in hidden_by(self.guard):
             check_column(train, own.column)
         _, public = self._references(public, seed)

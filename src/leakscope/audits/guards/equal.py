@@ -10,7 +10,7 @@ import torch
 
 from leakscope.audits.guards.evaluation import choose_attacks, try_attacks
 from leakscope.audits.guards.found import Tuning
-from leakscope.audits.guards.task import measure_accuracy, with_head
+from leakscope.audits.guards.task import measure_task, with_head
 from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import require
@@ -51,7 +51,7 @@ def tuned(
     def measured(guard: Guard) -> Estimate:
         encoder = guard(trial.train, seeded(seed, "tuned"), others=others).encoder
         if to == "utility":
-            return measure_accuracy(encoder, replace(rehearsed, train=trial.train))
+            return measure_task(encoder, replace(rehearsed, train=trial.train))
         return strength(with_head(encoder, replace(rehearsed, train=trial.train)), rehearsed, attacks)
 
     goal = measured(target).value if callable(target) else target
@@ -102,6 +102,10 @@ class Tuned:
         """What ``like`` hides; a network that was trained along is the tuned guard's."""
         aware = any(own.label_aware for own in hidden_by(self.guard))
         return tuple(replace(own, lam=None, label_aware=aware) for own in hidden_by(self.like))
+
+    @property
+    def needs_classes(self) -> bool:
+        return bool(getattr(self.guard, "needs_classes", False))
 
     def at(self, value: float) -> Guard:
         """The guard at a strength."""
@@ -167,7 +171,7 @@ def rehearsal(trial: Trial, seed: int) -> Trial:
 def strength(encoder: Encoder, trial: Trial, attacks: Sequence[Attack] | None = None) -> Estimate:
     """What the attack finds that rehearsals choose: balanced accuracy for membership, AUROC for attributes
     and properties; for reconstruction the most likeness, SSIM of images and minus the error of tables."""
-    wanted = tuple(attacks) if attacks is not None else choose_attacks(trial.secret, encoder)
+    wanted = tuple(attacks) if attacks is not None else choose_attacks(trial.secret, encoder, trial.train)
     found = try_attacks(encoder, trial, wanted)
     if trial.secret == "reconstruction":
         return max((_likeness(one.scores) for one in found), key=lambda e: e.value)

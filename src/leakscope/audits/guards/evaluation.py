@@ -27,6 +27,7 @@ from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Attack, Guess, Knowledge, Transcript, View
 from leakscope.core.rng import seeded
+from leakscope.core.task import is_number
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.hidden import Guard, Secret
 from leakscope.measures.shuffled import shuffled
@@ -63,7 +64,7 @@ def evaluated(
     membership ``shadows`` trained by ``guard`` add LiRA. ``watch`` is shown every attack's transcript.
     """
     encoder = with_head(guarded.encoder, trial)
-    wanted = tuple(attacks) if attacks is not None else choose_attacks(trial.secret, encoder)
+    wanted = tuple(attacks) if attacks is not None else choose_attacks(trial.secret, encoder, trial.train)
     if shadows and trial.secret == "membership":
         wanted += (LiRA(shadows, guard),)
     utility = measure_utility(encoder, trial)
@@ -152,9 +153,11 @@ def try_unguarded(
         yield train_plainly(passes, rng, f"plain training, {passes} epochs", "early")
 
 
-def choose_attacks(secret: Secret, encoder: Encoder) -> tuple[Attack, ...]:
-    """The usual attacks; without a task head there is no loss to look at."""
-    return tuple(a for a in ATTACKS[secret] if encoder.head is not None or not traits(a).needs_head)
+def choose_attacks(secret: Secret, encoder: Encoder, data: Dataset) -> tuple[Attack, ...]:
+    """The usual attacks; without a task head there is no loss to look at, and a number has no classes."""
+    headless, number = encoder.head is None, is_number(data.y)
+    every = ((attack, traits(attack)) for attack in ATTACKS[secret])
+    return tuple(a for a, t in every if not ((headless and t.needs_head) or (number and t.needs_classes)))
 
 
 def _try(

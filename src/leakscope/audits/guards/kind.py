@@ -11,7 +11,7 @@ from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, TaskWor
 from leakscope.audits.world import Parts, split
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields
-from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
+from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores, enter_worth
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
 
 
@@ -58,8 +58,8 @@ class GuardKind:
         entries: dict[str, TableEntry] = {}
         for judged in found.judged:
             prefix = f"{judged.title} " if len(found.judged) > 1 else ""
-            if judged.utility.task.accuracy:
-                entries[f"{prefix}utility"] = TableEntry(judged.utility.task.accuracy)
+            for entry in enter_worth(judged.utility.task).values():
+                entries[f"{prefix}utility"] = entry
             several = max((one.queries for one in judged.attacks), default=1)
             named = [("strongest", one) for one in judged.attacks if one.chosen]
             named += [
@@ -76,11 +76,11 @@ class GuardKind:
         """What the strongest attacker still finds about each secret, and what the task is worth."""
         lines = []
         for judged in found.judged:
-            attack, task = judged.strongest, judged.utility.task.accuracy
+            attack, task = judged.strongest, judged.utility.task
             scores = attack.scores.table
             measure = next((name for name in scores if name in ("auroc", "ssim", "mse")), None)
             left = f"{measure} {scores[measure].value:.3f}" if measure else ""
-            worth = f", task accuracy {task.value:.3f}" if task else ""
+            worth = f", task {task.word} {task.main.value:.3f}" if task.main else ""
             lines.append(f"{judged.title}: {attack.name} {left}{worth}")
         return "; ".join(lines)
 

@@ -19,6 +19,7 @@ from leakscope.core.catalogue import roles
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.data import tabled
+from leakscope.data.ranges import Bins
 from leakscope.data.reading import ENDINGS
 from leakscope.data.tabular import marks_as, rows_as
 from leakscope.guards.encoder import Encoder, load_encoder
@@ -40,6 +41,7 @@ def request_guard(
     drop: Sequence[str],
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
+    bins: Bins | Sequence[str] = (),
     lams: Sequence[float],
     settings: Table,
     width: int,
@@ -68,6 +70,7 @@ def request_guard(
         drop=drop,
         keep=keep,
         kinds=kinds,
+        bins=bins,
         needed=against in COLUMNED,
     )
     if against in COLUMNED:

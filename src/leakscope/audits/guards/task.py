@@ -6,18 +6,16 @@ from dataclasses import replace
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from leakscope.attacks.rehearsal import converged
 from leakscope.audits.guards.found import TaskWorth
 from leakscope.audits.guards.trial import Trial
-from leakscope.core.dataset import Dataset
+from leakscope.audits.world import judge_outputs
 from leakscope.core.nouns import Estimate
 from leakscope.core.rng import initialised, seeded
+from leakscope.core.task import task_loss
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.networks import reader
-from leakscope.measures.utility import accuracy, majority, task_auroc
-from leakscope.results.scores import Worth
 
 
 def train_head(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int = 200) -> nn.Module:
@@ -29,12 +27,10 @@ def train_head(encoder: Encoder, trial: Trial, *, patience: int = 8, epochs: int
     mean, std = r.mean(0), r.std(0, correction=0).clamp(min=1e-6)
     order = torch.randperm(len(train), generator=rng)
     held, fit = order[: len(train) // 5], order[len(train) // 5 :]
-    head: nn.Module = initialised(lambda: reader(tuple(r.shape[1:]), train.classes, (64,)), rng)
+    head: nn.Module = initialised(lambda: reader(tuple(r.shape[1:]), train.task.outputs, (64,)), rng)
     own = [((each[fit] - mean) / std, train.y[fit]) for each in drawn]
     other = ((r[held] - mean) / std, train.y[held])
-    head = converged(
-        head, own, other, F.cross_entropy, rng, rate=1e-3, batch=128, patience=patience, epochs=epochs
-    )
+    head = converged(head, own, other, task_loss, rng, rate=1e-3, batch=128, patience=patience, epochs=epochs)
     return nn.Sequential(_Scaled(mean, std), head)
 
 
@@ -60,17 +56,19 @@ def measure_utility(encoder: Encoder, trial: Trial) -> TaskWorth:
     head = train_head(encoder, trial) if released is None else released
     train, test = trial.train, trial.test
     shown = encoder(test.x, key=trial.seed + 1)
-    task, own = _worth(head(shown), test), None
+    task, own = judge_outputs(head(shown), test), None
     if encoder.head is not None:
-        trained = accuracy(encoder.logits(train.x, key=trial.seed + 1), train.y)
-        own = _worth(encoder.head(shown), test).model_copy(update={"trained": trained})
+        trained = judge_outputs(encoder.logits(train.x, key=trial.seed + 1), train, ranked=False).main
+        own = judge_outputs(encoder.head(shown), test).model_copy(update={"trained": trained})
     return TaskWorth(head="fresh" if released is None else "released", task=task, own=own)
 
 
-def measure_accuracy(encoder: Encoder, trial: Trial) -> Estimate:
-    """How often a fresh head is right on test records."""
-    head = train_head(encoder, trial)
-    return accuracy(head(encoder(trial.test.x, key=trial.seed + 1)), trial.test.y)
+def measure_task(encoder: Encoder, trial: Trial) -> Estimate:
+    """What a fresh head is worth on test records, by the one measure that its task is judged by."""
+    outputs = train_head(encoder, trial)(encoder(trial.test.x, key=trial.seed + 1))
+    worth = judge_outputs(outputs, trial.test, ranked=False)
+    assert worth.main is not None
+    return worth.main
 
 
 def with_head(encoder: Encoder, trial: Trial) -> Encoder:
@@ -78,9 +76,3 @@ def with_head(encoder: Encoder, trial: Trial) -> Encoder:
     if trial.secret != "membership" or encoder.head is not None:
         return encoder
     return replace(encoder, head=train_head(encoder, trial))
-
-
-def _worth(logits: torch.Tensor, data: Dataset) -> Worth[Estimate]:
-    return Worth[Estimate](
-        accuracy=accuracy(logits, data.y), auroc=task_auroc(logits, data.y), majority=majority(data.y)
-    )

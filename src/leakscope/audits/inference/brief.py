@@ -138,15 +138,14 @@ def _left(row: Setting) -> str:
 
 def _price(group: Group, mark: FrontierMark) -> str:
     """What it costs the model, and whether that model is worth anything."""
-    free, worth = group.undefended(mark.row), mark.row.utility.accuracy
-    before = free.utility.accuracy if free else None
+    free, worth = group.undefended(mark.row), mark.row.utility.main
+    before = free.utility.main if free else None
     if worth is None or before is None:
         return "What it costs was not measured."
-    text = f"It costs accuracy: {percent(worth.value)} instead of {percent(before.value)}: "
+    text = f"It costs {mark.row.utility.word}: {percent(worth.value)} instead of {percent(before.value)}: "
     text += f"{say_change(before, worth)}."
-    common = mark.row.utility.majority
-    if common is not None and worth.low <= common:
-        text += " The model is then not clearly better than always answering the most common label."
+    if mark.row.utility.idle:
+        text += f" The model is then not clearly better than always answering {mark.row.utility.constant}."
     return text
 
 

@@ -35,10 +35,11 @@ from leakscope.report.plot.panel import Mark
 from leakscope.results.averages import Average, needed, thinned
 from leakscope.results.chapter import SEVERITIES, SLIGHT, Chapter, Verdict
 from leakscope.results.result import Result
+from leakscope.results.scores import MEASURES
 
 POINTS = 80  # drawn of one ROC curve, at most
 FIGURES = 12  # settings that get figures, the worst first, so that a large grid stays one readable page
-LESS = 0.02  # accuracy below a logistic regression's that is worth a remark
+LESS = 0.02  # of accuracy, or R², below a linear model's that is worth a remark
 ROWS = 200  # settings that are told in full; of more, the table and the files of results hold the rest
 
 
@@ -78,7 +79,8 @@ def judge(group: Group) -> Verdict:
         average=worst.scores.success,
         guessing=worst.guessing,
         defense=worst.defense,
-        utility=worst.utility.accuracy,
+        utility=worst.utility.main,
+        task=worst.utility.word,
     )
 
 
@@ -128,10 +130,10 @@ def _notes(group: Group, worst: Setting) -> list[str]:
             f"Reading: {SEVERITIES[best.severity].lower()}."
         )
         free = group.undefended(best)
-        if best.utility.accuracy and free and free.utility.accuracy:
+        if best.utility.main and free and free.utility.main:
             note += (
-                f" Task accuracy {percent(best.utility.accuracy.value)}, without defense "
-                f"{percent(free.utility.accuracy.value)}."
+                f" Task {best.utility.word} {percent(best.utility.main.value)}, without defense "
+                f"{percent(free.utility.main.value)}."
             )
         notes.append(note)
     if worst.runs:
@@ -195,7 +197,8 @@ def _told(groups: Sequence[Group], drawn: set[int]) -> set[int]:
 
 def _chart(group: Group, frontier: Frontier) -> tuple[Markup, list[int]]:
     """The chart of a frontier, and the settings that its legend must name."""
-    worth = percent if frontier.measure == "accuracy" else number
+    in_percent = MEASURES[frontier.measure].percent
+    worth = percent if in_percent else number
     marks = [
         Mark(
             mark.utility.value,
@@ -211,15 +214,16 @@ def _chart(group: Group, frontier: Frontier) -> tuple[Markup, list[int]]:
         for mark in frontier.drawn
         for a in [mark.advantage]
     ]
-    axis = f"task {'accuracy' if frontier.measure == 'accuracy' else 'AUROC'}"
     title = f"What each defense buys and costs, {group.label}"
-    in_percent = frontier.measure == "accuracy"
-    chart, numbered = plot.frontier(marks, goal=SLIGHT, percent=in_percent, axis=axis, title=title)
+    chart, numbered = plot.frontier(
+        marks, goal=SLIGHT, percent=in_percent, axis=f"task {frontier.word}", title=title
+    )
     return Markup(chart), numbered
 
 
 def _body(groups: Sequence[Group], rows: Sequence[Setting]) -> Markup:
     drawn = _drawn(groups)
+    tasks = list_tasks(groups)[:ROWS]
     lows = [row.scores.advantage.low for row in rows if row.scores.advantage]
     return fill(
         "inference/page.html",
@@ -227,7 +231,8 @@ def _body(groups: Sequence[Group], rows: Sequence[Setting]) -> Markup:
         rows=rows,
         measured=[row for row in rows if row.runs],
         frontiers={group.place: draw_frontier(group) for group in groups},
-        tasks=list_tasks(groups)[:ROWS],
+        tasks=tasks,
+        worths=list({task.row.utility.judged_by: task.row.utility for task in tasks}.values()),
         drawn=drawn,
         told=_told(groups, drawn),
         points=POINTS if len(rows) <= FIGURES else POINTS // 3,
@@ -293,19 +298,22 @@ def _remarks(rows: Sequence[Setting]) -> list[str]:
     remarks = []
     free = [run.found.utility for row in rows if not row.defense for run in row.runs if run.found]
     worths = free or [run.found.utility for row in rows for run in row.runs if run.found]
-    idle = sum(bool(w.accuracy and w.majority is not None and w.accuracy.low <= w.majority) for w in worths)
+    idle = [worth for worth in worths if worth.idle]
     if idle:
         remarks.append(
-            f"In {idle} of {len(worths)} cells the model is not clearly better than always saying the most "
-            f"frequent label. It would learn more with more --rounds or a higher --rate."
+            f"In {len(idle)} of {len(worths)} cells the model is not clearly better than always saying "
+            f"{idle[0].constant}. It would learn more with more --rounds or a higher --rate."
         )
-    behind = sum(
-        bool(w.accuracy and w.linear is not None and w.accuracy.high < w.linear - LESS) for w in free
-    )
-    if behind > idle:
+    behind = [w for w in free if w.main and w.linear is not None and w.main.high < w.linear - LESS]
+    if len(behind) > len(idle):
         remarks.append(
-            f"In {behind} of {len(free)} cells without a defense the model is less accurate than a logistic "
-            f"regression of the same records. What it leaks may change once it has learned more."
+            f"In {len(behind)} of {len(free)} cells without a defense the model is less accurate than a "
+            f"{behind[0].simple} of the same records. What it leaks may change once it has learned more."
+        )
+    for name in dict.fromkeys(name for row in rows for name in row.cell.data.get("bins", ())):
+        remarks.append(
+            f"{name} is a number, and was asked in ranges. They are part of the question: unless --bins "
+            f"declares their edges, these are quantiles of the whole table, rounded."
         )
     told = {row.cell.game_name for row in rows if row.cell.game.get("known")}
     untold = [name for name in dict.fromkeys(row.cell.game_name for row in rows) if name not in told]

@@ -19,6 +19,7 @@ from leakscope.core.fingerprints import keyed
 from leakscope.data import from_csv, tabled
 from leakscope.data.fates import list_kinds
 from leakscope.data.files import absent, sha256
+from leakscope.data.ranges import RANGES, Bins, list_bins, with_ranges
 from leakscope.data.reading import ENDINGS
 from leakscope.models import weights
 
@@ -58,18 +59,23 @@ def open_data(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
+    bins: Bins | Sequence[str] = (),
     needed: bool = True,
     raw: bool = False,
 ) -> tuple[Table, Dataset, Dataset | None]:
     """The plan's data table, the records, and the same records again where they are in memory only: those of
-    a `Dataset`, a DataFrame or a pair of inputs and labels."""
+    a `Dataset`, a DataFrame or a pair of inputs and labels. A secret that is a number becomes ranges."""
+    cuts = list_bins(bins)
     kinds = dict(kinds) if isinstance(kinds, Mapping) else list_kinds(kinds)
     columns: Table = {"user": user, "person": person, "drop": list(drop), "keep": list(keep), "kinds": kinds}
+    columns["bins"] = cuts
     columns = {key: value for key, value in columns.items() if value}
     if isinstance(data, str | Path):
         table = source(str(data), label=label, secrets=secrets, needed=needed, **columns)
         table |= {"raw": True} if raw else {}
         records = tabled({key: value for key, value in table.items() if key != "without"})
+        if "path" not in table and (more := _uncut(records, secrets, cuts)):
+            table, records = table | {"bins": cuts | more}, with_ranges(records, more)
         if label is not None and label != records.label:
             raise ArgumentError(
                 f"--label is for files, got {label!r}; the label of {data} is {records.label!r}."
@@ -79,10 +85,17 @@ def open_data(
         frame, label = _frame(data, label)
         if label is None or (needed and not secrets):
             raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
-        data, drop = from_csv(frame, label=label, secrets=list(secrets), **columns), ()
+        data = from_csv(frame, label=label, secrets=list(secrets), **columns)
+        drop, cuts = (), {}
     table = {"name": data.name} | ({"without": list(drop)} if drop else {}) | ({"raw": True} if raw else {})
-    data = replace(data, raw=raw or data.raw)
+    data = with_ranges(replace(data, raw=raw or data.raw), {**cuts, **_uncut(data, secrets, cuts)})
     return table, data, data
+
+
+def _uncut(records: Dataset, secrets: Sequence[str], cuts: Bins) -> dict[str, int]:
+    """Numbers among the inputs that are asked for as secrets, and are none yet."""
+    numbers = {column.name for column in records.columns if not column.values}
+    return {name: RANGES for name in secrets if name in numbers - {*records.private, *cuts}}
 
 
 def _frame(data: Any, label: str | None) -> tuple[pd.DataFrame, str | None]:
@@ -115,6 +128,7 @@ def request_audit(
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
+    bins: Bins | Sequence[str] = (),
     known: Sequence[str] = (),
     title: str = "Audit",
     raw: bool = False,
@@ -136,6 +150,7 @@ def request_audit(
         keep=keep,
         kinds=kinds,
         raw=raw,
+        bins=bins,
     )
     taken_out = table.get("without", ())
     wanted = secret or SECRETS.get(str(data) if isinstance(data, str) else records.name)
@@ -205,7 +220,8 @@ def source(
             unknown = absent(data, list(DATA), where="the list of known data", kind="dataset")
             ending = f"a file of your own must end in {', '.join((*ENDINGS, '.npz'))}"
             raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
-        return {"name": data, "without": list(drop)} if drop else {"name": data}
+        known = {"without": drop, "bins": columns.get("bins")}
+        return {"name": data} | {key: value for key, value in known.items() if value}
     if label is None or (needed and not secrets):
         raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
     file: Table = {"path": str(path.resolve()), "sha256": keyed(sha256(path))}
@@ -221,7 +237,8 @@ def source(
             "y": label,
             "secrets": list(dict.fromkeys([*secrets, *people])),
         }
-        return table | ({"without": list(drop)} if drop else {})
+        beside = {"without": drop, "bins": columns.get("bins")}
+        return table | {key: value for key, value in beside.items() if value}
     return {"name": "csv", **file, "label": label, "secrets": list(secrets), **columns}
 
 
@@ -322,10 +339,10 @@ def document(
     table = {**table, "by": people} if people else table
     width = 3 if records.columns else 10
     cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, inside=inside)
-    bare = list(cells)
+    bare, ordered = list(cells), secret in records.ordered
     for defense, chosen in [*((one, bare) for one in defenses), *((one, bare[:1]) for one in tried)]:
         cells += [cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense} for cell in chosen]
-    cells = [cell | {"attack": attack or attacks_on(cell, width=width)} for cell in cells]
+    cells = [cell | {"attack": attack or attacks_on(cell, width=width, ordered=ordered)} for cell in cells]
     cells = [cell | {"weights": weights} for cell in cells] if weights else cells
     if dp is not None:
         cells += _audit_cells(records, secret, dp)
@@ -343,11 +360,12 @@ def document(
     return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
 
 
-def attacks_on(cell: Table, *, width: int) -> Table:
-    """The attacks among which the strongest plays a cell: ours in closed form, and the papers'."""
+def attacks_on(cell: Table, *, width: int, ordered: bool = False) -> Table:
+    """The attacks among which the strongest plays a cell: ours in closed form, and the papers'; ``ordered``:
+    the secret's values are ranges of a number."""
     game = cell["game"]
     pooled = {"name": "MaxPool", "width": width}
-    ordinal = {"ordinal": True} if "column" in game else {}
+    ordinal = {"ordinal": True} if "column" in game or ordered else {}
     attacks: list[Table] = [
         {"name": "Joint"} | ordinal,
         {"name": "Posterior", "reduce": pooled} | ordinal,

@@ -14,7 +14,7 @@ from leakscope.results.cell import WORDS, Cell, Table, differences, stable, word
 from leakscope.results.chapter import SEVERITIES, SLIGHT, read_severity
 from leakscope.results.kind import by_cell
 from leakscope.results.result import Result
-from leakscope.results.scores import Scores, Worth, average_scores, average_worth
+from leakscope.results.scores import MEASURES, TASK_WORDS, Scores, Worth, average_scores, average_worth
 
 TOLD = (*WORDS, "defense", "adaptive")  # of a cell: what the page tells in other places, or not at all
 VICTIM = (*TOLD, "attack", "trials", "rehearsals")  # what may differ between attacks on one victim
@@ -333,10 +333,15 @@ class FrontierMark:
 class Frontier:
     """What each defense buys and costs (paper 000, figure 7)."""
 
-    measure: str  # of utility: "auroc" or "accuracy"
+    measure: str  # of utility: "auroc", "accuracy" or "r2"
     marks: tuple[FrontierMark, ...]
     missing: int  # settings without that measure
     lost: frozenset[int] = frozenset()  # defenses of which an attack failed
+
+    @property
+    def word(self) -> str:
+        """That measure, as a sentence has it."""
+        return TASK_WORDS.get(self.measure, MEASURES[self.measure].title)
 
     @property
     def drawn(self) -> list[FrontierMark]:
@@ -387,8 +392,9 @@ def _cost(mark: FrontierMark) -> tuple[float, float, int]:
 
 def draw_frontier(group: Group) -> Frontier | None:
     """The frontier of a secret, where at least two defenses or strengths, none among them, were tried."""
-    rows = [row for row in group.measured if row.utility.accuracy or row.utility.auroc]
-    measure = "auroc" if all(row.utility.auroc for row in rows) else "accuracy"
+    rows = [row for row in group.measured if row.utility.main or row.utility.auroc]
+    ranked = all(row.utility.auroc for row in rows)
+    measure = "auroc" if ranked else rows[0].utility.judged_by
     drawn = [row for row in rows if getattr(row.utility, measure)]
     drawn.sort(key=lambda row: (row.defense != "", row.defense, row.number))
     if len({row.defense for row in drawn}) < 2:
@@ -430,7 +436,7 @@ class TaskRow:
 
     name: str
     row: Setting
-    change: float | None  # of accuracy, against the same model without the defense
+    change: float | None  # of accuracy or R², against the same model without the defense
     secrets: tuple[str, ...]
 
 
@@ -442,10 +448,10 @@ def list_tasks(groups: Iterable[Group]) -> list[TaskRow]:
             worth, free = row.utility, group.undefended(row) if row.defense else None
             records = row.runs[0].made.records
             name = records.label if records else group.data
-            values = [a.value for a in (worth.accuracy, worth.auroc) if a]
+            values = [a.value for a in (worth.main, worth.auroc) if a]
             key = stable([group.data, name, row.defense, row.differs, values])
-            bare = free.utility.accuracy if free else None
-            change = worth.accuracy.value - bare.value if worth.accuracy and bare else None
+            bare = free.utility.main if free else None
+            change = worth.main.value - bare.value if worth.main and bare else None
             before = tasks[key].secrets if key in tasks else ()
             secrets = tuple(dict.fromkeys((*before, group.label)))
             tasks[key] = TaskRow(name, tasks[key].row if key in tasks else row, change, secrets)

@@ -11,7 +11,7 @@ from leakscope.core.nouns import Estimate
 from leakscope.measures.sensitivity import Norm
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.averages import Average
-from leakscope.results.scores import FrozenModel, RebuiltPicture, Scores, Worth, tells
+from leakscope.results.scores import FrozenModel, RebuiltPicture, Scores, TaskScore, Worth, tells
 
 WHOLE, COUNTS = "all layers", "counts of labels"
 T = TypeVar("T", bound=Estimate | Average)  # of one seed, or over seeds
@@ -166,7 +166,7 @@ class Original(FrozenModel, Generic[T]):
         return (*self.sets, self.whole)
 
 
-class ProtectionTried(FrozenModel):
+class ProtectionTried(TaskScore[Estimate]):
     """A measure that was taken on these layers, and what an audit of all that is still sent finds."""
 
     measure: Measure
@@ -176,7 +176,12 @@ class ProtectionTried(FrozenModel):
     information: Estimate
     advantage: Estimate
     auroc: Estimate | None = None  # a result from before it was kept has none
-    accuracy: Estimate
+
+    @model_validator(mode="after")
+    def _judged(self) -> Self:
+        if self.main is None:
+            raise ValueError("a measure that was taken must say what the task is worth")
+        return self
 
 
 class Correlation(FrozenModel):

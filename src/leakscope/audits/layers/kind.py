@@ -15,6 +15,7 @@ from leakscope.audits.world import (
     build_model,
     defend,
     describe_model,
+    judge_outputs,
     measure_worth,
     split,
     train_victim,
@@ -22,10 +23,10 @@ from leakscope.audits.world import (
 from leakscope.core.nouns import Defense, Estimate
 from leakscope.core.tables import construct
 from leakscope.games.channels import GradientChannel
-from leakscope.measures.utility import accuracy
 from leakscope.results.cell import Cell, list_shields, words
-from leakscope.results.kind import Asked, Kind, Measured, TableEntry, World
+from leakscope.results.kind import Asked, Kind, Measured, TableEntry, World, enter_worth
 from leakscope.results.number import Number, of_estimate, of_scores, of_value, of_worth
+from leakscope.results.scores import TaskScore
 from leakscope.training import logits
 
 QUESTION, INPUTS = "layers", "the inputs"
@@ -60,11 +61,12 @@ class LayersKind:
         cell, (audit, parts) = world.cell, _prepare(world)
         victim = train_victim(world, parts.train, defend(world))
 
-        def train(defense: Defense) -> tuple[GradientChannel, Estimate]:
+        def train(defense: Defense) -> tuple[GradientChannel, TaskScore[Estimate]]:
             same = defense == victim.defense
             trained = victim if same else train_victim(world, parts.train, defense)
             rounds = tuple(trained.history[i] for i in cell.observed)
-            worth = accuracy(logits(trained.model, trained.history[-1], parts.test), parts.test.y)
+            outputs = logits(trained.model, trained.history[-1], parts.test)
+            worth = judge_outputs(outputs, parts.test, ranked=False)
             return GradientChannel(trained.model, rounds, defense), worth
 
         found = audit.run(
@@ -108,7 +110,7 @@ class LayersKind:
     def entries(self, found: LayersFound) -> dict[str, TableEntry]:
         """Every estimate by layer, and what became of the paper's claims."""
         free = {"least": -math.inf, "most": math.inf}
-        entries = {"accuracy": TableEntry(found.utility.accuracy)} if found.utility.accuracy else {}
+        entries = enter_worth(found.utility)
         for one in found.latent:
             rows = {**one.layers, WHOLE: one.together, "labels alone": one.labels}
             told = {f"{one.secret} {key} information": leak.information for key, leak in rows.items()}
@@ -154,7 +156,8 @@ def _protections(found: LayersFound, about: Number) -> Iterator[Number]:
         yield of_estimate(tried, "advantage", row.advantage)
         if row.auroc:
             yield of_estimate(tried, "auroc", row.auroc)
-        yield of_estimate(replace(tried, attack=""), "accuracy", row.accuracy, found.utility.majority)
+        if row.main:
+            yield of_estimate(replace(tried, attack=""), row.judged_by, row.main, found.utility.majority)
         yield from of_value(tried, "noise_std", row.std)
 
 

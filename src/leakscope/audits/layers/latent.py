@@ -17,6 +17,7 @@ from leakscope.audits.layers.found import COUNTS, WHOLE, Leak, SampleRatio, Subs
 from leakscope.core.dataset import Batch
 from leakscope.core.nouns import Channel, Estimate, Knowledge, Release, Transcript
 from leakscope.core.rng import fork, seeded
+from leakscope.core.task import is_number
 from leakscope.games import Inference
 from leakscope.games.channels import GradientChannel
 from leakscope.measures.shuffled import shuffled
@@ -90,10 +91,14 @@ def _measure(transcript: Transcript, learned: Learned, name: str, layers: tuple[
 
 @dataclass(frozen=True)
 class _Counts:
-    """Releases how often each label is in the batch: what the task alone tells about a secret."""
+    """Releases how often each label is in the batch, or which numbers are: what the task alone tells about a
+    secret."""
 
     def __call__(self, batch: Batch, secret: Tensor, rng: torch.Generator) -> tuple[Release, ...]:
-        labels = torch.nn.functional.one_hot(batch.data.y[batch.rows], batch.data.classes)
+        y = batch.data.y[batch.rows]
+        if is_number(batch.data.y):
+            return (Release.of({"labels": y.sort(1).values.float()}),)
+        labels = torch.nn.functional.one_hot(y, batch.data.classes)
         return (Release.of({"labels": labels.double().mean(1).float()}),)
 
 
@@ -143,7 +148,7 @@ def compare_values(
 def _sides(game: Inference, channel: GradientChannel, by: str | None, rng: torch.Generator) -> list[Tensor]:
     """As many records of either value, each label as often on both sides where the game balances them, and
     no more than their gradients may take of memory. A person is on the side of most of their records."""
-    data, codes = game.data, game.data.secret(game.secret)
+    data, codes, strata = game.data, game.data.secret(game.secret), game.data.strata
     values = torch.bincount(codes).argsort(descending=True, stable=True)[:2].sort().values
     size = 4 * sum(value.numel() for value in channel.rounds[0].values())
     room = max(4, min(SIDE, MEMORY // size))
@@ -154,7 +159,7 @@ def _sides(game: Inference, channel: GradientChannel, by: str | None, rng: torch
         second = (counts[1] > counts[0])[people]
         sides = [sides[0] & ~second, sides[1] & second]
     labels = (
-        [data.y == label for label in data.y.unique()] if game.balanced else [torch.ones_like(data.y) > 0]
+        [strata == label for label in strata.unique()] if game.balanced else [torch.ones_like(data.y) > 0]
     )
     pools = [[(side & label).nonzero()[:, 0] for label in labels] for side in sides]
     each = [min(len(a), len(b), max(1, room // len(labels))) for a, b in zip(*pools, strict=True)]

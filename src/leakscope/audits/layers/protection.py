@@ -14,8 +14,9 @@ from leakscope.core.rng import fork, seeded
 from leakscope.defenses.gradient import Noise, Withhold, Within
 from leakscope.games import Inference
 from leakscope.games.channels import GradientChannel
+from leakscope.results.scores import TaskScore
 
-Victim = Callable[[Defense], tuple[GradientChannel, Estimate]]  # trained under a defense; its accuracy
+Victim = Callable[[Defense], tuple[GradientChannel, TaskScore[Estimate]]]  # under a defense; its worth
 LITTLE = 0.02  # of certainty, in the adversary's rehearsal
 RATIO = 4.0  # of the noise's norm to the layer's own gradient
 
@@ -47,7 +48,7 @@ def audit_protection(
     an encrypted sum, so training goes on as before), and the layers that this takes frozen, or noised, in
     training and release."""
     secret = attacker.game.secret
-    channel, accuracy = victim(Defense())
+    channel, plain = victim(Defense())
 
     def audit(channel: GradientChannel, role: str) -> Leak[Estimate]:
         rng = seeded(seed, "protection", secret, role)
@@ -57,7 +58,7 @@ def audit_protection(
         measure: Measure,
         layers: tuple[str, ...],
         leak: Leak[Estimate],
-        accuracy: Estimate,
+        worth: TaskScore[Estimate],
         std: float | None = None,
     ) -> ProtectionTried:
         return ProtectionTried(
@@ -68,16 +69,17 @@ def audit_protection(
             information=leak.information,
             advantage=leak.advantage,
             auroc=leak.auroc,
-            accuracy=accuracy,
+            accuracy=worth.accuracy,
+            r2=worth.r2,
         )
 
     local: tuple[str, ...] = ()
-    yield row("none", (), audit(channel, "none"), accuracy)
+    yield row("none", (), audit(channel, "none"), plain)
     if len(layers) < 2:  # nothing would be left to release
         return
     rng = seeded(seed, "protection", secret, "local")
     for local, left in keep_local(attacker, channel, layers, alone, rng):
-        yield row("keep local", local, left, accuracy)
+        yield row("keep local", local, left, plain)
     names = tuple(name for layer in local for name in layers[layer])
     frozen, worth = victim(Within(Withhold(), names))
     yield row("freeze", local, audit(frozen, "freeze"), worth)

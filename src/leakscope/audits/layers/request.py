@@ -8,6 +8,7 @@ from typing import Any
 from leakscope.audits.inference.request import SECRETS, open_data, present, stem
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
+from leakscope.data.ranges import Bins
 from leakscope.measures.fidelity import WINDOW
 from leakscope.results.cell import Table
 
@@ -27,6 +28,7 @@ def request_layers(
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
     raw: bool = False,
+    bins: Bins | Sequence[str] = (),
     model: Table | None,
     start: Table | None = None,
     defense: Table | None,
@@ -42,7 +44,15 @@ def request_layers(
 ) -> tuple[Table, Dataset | None]:
     """The plan of one localisation, every name in it checked, and the records if they are in memory only."""
     table, records, held = open_data(
-        data, label=label, secrets=secrets, person=person, drop=drop, keep=keep, kinds=kinds, raw=raw
+        data,
+        label=label,
+        secrets=secrets,
+        person=person,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        bins=bins,
+        raw=raw,
     )
     name = stem(data)
     wanted = list(secrets) or [s for s in SEVERAL.get(name, (SECRETS.get(name, ""),)) if s]

@@ -20,6 +20,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Channel, Guess, Knowledge, Params, Transcript, View, flatten
 from leakscope.core.rng import integer
+from leakscope.core.task import is_number, task_loss
 from leakscope.games.channels import GradientChannel
 
 Statistic = Literal["likelihood ratio", "l2"]
@@ -117,17 +118,19 @@ def craft(
     """The record whose clipped gradient moves most when ``attribute`` changes (paper 000, A.3).
 
     Adam on a start from N(0, I) in the encoded space, the attribute's own columns held at two of its
-    real values; every pair of values and every label is tried and the best iterate kept.
+    real values; every pair of values and every label (of a number, the least and the largest) is tried and
+    the best iterate kept.
     """
     require(clip > 0, "craft.clip", "positive", clip)
     require(steps >= 1, "craft.steps", "at least 1", steps)
     require(rate > 0, "craft.rate", "positive", rate)
     positions = data.positions(attribute)
     values = _encodings(data, attribute, positions)
-    tries = [(pair, label) for pair in combinations(values, 2) for label in range(data.classes)]
+    every = data.y.aminmax() if is_number(data.y) else torch.arange(data.classes)
+    tries = [(pair, label) for pair in combinations(values, 2) for label in every]
     starts = torch.randn(len(tries), *data.x.shape[1:], generator=rng)
     ends = torch.stack([torch.stack(pair) for pair, _ in tries])  # (tries, 2, columns)
-    labels = torch.tensor([label for _, label in tries])
+    labels = torch.stack([label for _, label in tries])
     apart = _distance(model, params, positions, clip)
     best, distance = _climb(lambda records: apart(records, ends, labels), starts, steps=steps, rate=rate)
     i = int(distance.argmax())
@@ -171,7 +174,7 @@ def _distance(
 
     def gradient(record: Tensor, label: Tensor) -> Tensor:
         def loss(p: Params) -> Tensor:
-            return nn.functional.cross_entropy(functional_call(model, dict(p), (record[None],)), label[None])
+            return task_loss(functional_call(model, dict(p), (record[None],)), label[None])
 
         flat: Tensor = torch.cat([g.flatten() for g in grad(loss)(dict(params)).values()])
         clipped: Tensor = flat * (clip / flat.norm().clamp(min=1e-12)).clamp(max=1)

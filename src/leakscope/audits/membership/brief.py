@@ -50,12 +50,14 @@ def _help(watch: Watch) -> Iterator[str]:
     if not holding:
         yield f"No defense that was tried is shown to hide who was trained on: {names}."
         return
-    best = max(holding, key=lambda one: one.utility.accuracy.value if one.utility.accuracy else 0.0)
+    best = max(holding, key=lambda one: one.utility.main.value if one.utility.main else 0.0)
     right, between, chance = spoken(best.strongest.found, CHANCE)
-    free, worth = watch.undefended(best), best.utility.accuracy
-    before = free.utility.accuracy if free else None
+    free, worth = watch.undefended(best), best.utility.main
+    before = free.utility.main if free else None
     cost = (
-        f" Its accuracy: {interval(worth, percent)}; {say_change(before, worth)}." if worth and before else ""
+        f" Its {best.utility.word}: {interval(worth, percent)}; {say_change(before, worth)}."
+        if worth and before
+        else ""
     )
     yield (
         f"With {best.defense}, these attacks find {right} of members ({between}) at 1% false alarms; "

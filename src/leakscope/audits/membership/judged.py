@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound, Seen
+from leakscope.audits.world import judge_outputs
 from leakscope.core.basis import Mean
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import DataError
@@ -22,7 +23,6 @@ from leakscope.games.referee import play
 from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
-from leakscope.measures.utility import accuracy, majority
 from leakscope.results.scores import Scores, Worth
 from leakscope.training import logits
 from leakscope.training.recording import RecordedChannel, Recording
@@ -130,11 +130,9 @@ def gather(
 def measure_worth(model: nn.Module, params: Params, who: Roster) -> Worth[Estimate]:
     """What the model is worth on records of nobody, and on the members'."""
     own = joined(who.members)
-    return Worth[Estimate](
-        accuracy=accuracy(logits(model, params, who.others), who.others.y),
-        trained=accuracy(logits(model, params, own), own.y),
-        majority=majority(who.others.y),
-    )
+    parts = (who.others, own)
+    unseen, trained = (judge_outputs(logits(model, params, part), part, ranked=False) for part in parts)
+    return unseen.model_copy(update={"trained": trained.main})
 
 
 def brief(attack: Attack) -> str:

@@ -12,7 +12,7 @@ from leakscope.audits.membership.seeds import FEWEST
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
-from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
+from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores, enter_worth
 from leakscope.results.number import Number, of_scores, of_value, of_worth
 
 
@@ -60,7 +60,7 @@ class MembershipKind:
         yield from of_worth(about, found.utility)
 
     def entries(self, found: MembershipFound) -> dict[str, TableEntry]:
-        entries = {"accuracy": TableEntry(found.utility.accuracy)} if found.utility.accuracy else {}
+        entries = enter_worth(found.utility)
         for attempt in found.attacks:
             entries |= enter_scores(attempt.scores, None, f"{attempt.name} ")
         return entries

@@ -92,7 +92,8 @@ def _verdict(watch: Watch, anchor: str) -> Verdict:
         average=deciding.auroc if deciding.ranks else deciding.found,
         guessing=0.5 if deciding.ranks else CHANCE,
         defense=worst.shield,
-        utility=worst.utility.accuracy,
+        utility=worst.utility.main,
+        task=worst.utility.word,
     )
 
 
@@ -145,9 +146,9 @@ def _notes(watch: Watch) -> Iterator[str]:
     if best and best.number != worst.number:
         least = f" That is the least of {len(watch.defended)} defended federations seen in the same way."
         free, cost = watch.undefended(best), ""
-        if best.utility.accuracy and free and free.utility.accuracy:
-            accuracies = (percent(one.utility.accuracy.value) for one in (best, free) if one.utility.accuracy)
-            cost = " Task accuracy {}, without defense {}.".format(*accuracies)
+        if best.utility.main and free and free.utility.main:
+            kept, whole = (percent(one.utility.main.value) for one in (best, free) if one.utility.main)
+            cost = f" Task {best.utility.word} {kept}, without defense {whole}."
         yield (
             f"{_sentence(best)} Reading: {SEVERITIES[best.severity].lower()}."
             f"{least if len(watch.defended) > 1 else ''}{cost}"
@@ -192,10 +193,10 @@ def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
     if found.server:
         yield f"the recorded steps show this server: {found.server}."
     worth = found.utility
-    if worth.accuracy and worth.majority is not None and worth.accuracy.low <= worth.majority:
+    if worth.idle:
         yield (
-            "the model of the federation is not clearly better than always saying the most frequent label. "
-            "Once it has learned more, it may give away more."
+            f"the model of the federation is not clearly better than always saying {worth.constant}. Once it "
+            f"has learned more, it may give away more."
         )
     if found.held < LEAST:
         yield (

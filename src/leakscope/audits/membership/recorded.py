@@ -30,6 +30,7 @@ from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.core.fingerprints import keyed
 from leakscope.core.nouns import Attack, Knowledge, Transcript, View
 from leakscope.core.rng import seeded
+from leakscope.core.task import Task, is_number
 from leakscope.data.files import sha256
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
@@ -39,7 +40,6 @@ from leakscope.training.recording import Recording
 from leakscope.training.recording.checks import check_recording
 from leakscope.training.recording.index import INDEX
 
-LOSS = "cross-entropy"  # what attacks on recordings differentiate
 SCORES = "scores.csv"
 HEADER = ("row", "hash", "client", "attack", "score", "p_value", "discovered")
 
@@ -54,8 +54,8 @@ class RecordingAudit:
     encoded and scaled as the clients had them. ``records`` says whether every judged record's score and
     p-value are kept in a CSV beside the results; a report holds none of them. ``digest`` is that of the
     recording's index when the audit was planned: a recording that has gone on since is another one. Where
-    the recording declares its loss, that must be cross-entropy, which the attacks take; where it declares its
-    ``preprocessing``, the same must be given here.
+    the recording declares its loss, that must be the task's, which the attacks take (cross-entropy, of a
+    number squared error); where it declares its ``preprocessing``, the same must be given here.
     """
 
     recording: str
@@ -125,19 +125,19 @@ class RecordingAudit:
         recording = Recording(Path(self.recording))
         if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
-        self._agree(recording)
+        self._agree(recording, world.records.task)
         model = _still(build_model(world, world.records))
         _fit(recording, model, world.records)
         who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
         return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who
 
-    def _agree(self, recording: Recording) -> None:
+    def _agree(self, recording: Recording, task: Task) -> None:
         """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
         loss, prepared = recording.declared("loss"), recording.declared("preprocessing")
-        if loss not in (None, LOSS):
+        if loss not in (None, *task.losses):
             raise DataError(
                 f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
-                f"{LOSS}; record with that loss, or audit the training as a game with its own."
+                f"{task.losses[0]}; record with that loss, or audit the training as a game with its own."
             )
         if (prepared or "") != self.preprocessing:
             raise DataError(
@@ -189,8 +189,13 @@ def _fit(recording: Recording, model: nn.Module, candidates: Dataset) -> None:
                 f"trained."
             ) from None
         raise
-    outputs = model(candidates.x[:1]).shape[-1]
-    if outputs != candidates.classes:
+    outputs, task = model(candidates.x[:1])[0].numel(), candidates.task
+    if is_number(candidates.y) and outputs != task.outputs:
+        raise DataError(
+            f"{candidates.name} has a number for a label, {candidates.label!r}, and the model {outputs} "
+            f"outputs for a record; give the label that it was trained on."
+        )
+    if outputs != task.outputs and (outputs, task.outputs) != (1, 2):  # one sigmoid logit
         raise DataError(
             f"{candidates.name} has {candidates.classes} values of label {candidates.label!r}, and the model "
             f"tells {outputs} classes apart; give candidates of every class, so that their codes are the "

@@ -16,7 +16,7 @@ from leakscope.results.compare.gaps import Gap, gap, holm
 from leakscope.results.kind import numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result
-from leakscope.results.scores import MEASURES, tells
+from leakscope.results.scores import MEASURES, TASK_WORDS, tells
 
 ALPHA = 0.05  # a difference is told where its corrected p is below
 HEADLINES = (  # what a secret of a cell is judged by: the first that both have
@@ -91,8 +91,8 @@ class Comparison:
 
     @property
     def utilities(self) -> list[Difference]:
-        """The task accuracy of each cell; of a guard's, by a fresh head."""
-        found = [one for one in self.differences if one.about == "utility" and one.measure == "accuracy"]
+        """The task accuracy, or R², of each cell; of a guard's, by a fresh head."""
+        found = [one for one in self.differences if one.about == "utility" and one.measure in TASK_WORDS]
         return [one for one in found if one.part in ("", "fresh head")]
 
 

@@ -282,8 +282,8 @@ def _measure(
         return OPEN, "its self-check failed, so a low number of this result proves nothing"
     if not reading.apart:
         return OPEN, (
-            "its attack was tried only on public records that it had learned from, so nobody knows how far to "
-            "trust it; give more public records, or lower the batch"
+            "its attack was tried only on public records that it had learned from, so nobody knows how far "
+            "to trust it; give more public records, or lower the batch"
         )
     if reading.ranks and limit.measure in GUESSED:
         return OPEN, (

@@ -91,7 +91,7 @@ def _place_marks(page: GuardPage) -> list[tuple[Mark, str]]:
     guard at all."""
     settings, found = {one.number: one for one in page.settings}, []
     for place, label, tried in _list_rows(page):
-        attack, worth, one = tried.attack(page.measure), tried.accuracy, settings.get(place)
+        attack, worth, one = tried.attack(page.measure), tried.worth, settings.get(place)
         none = one is None and page.free is not None and page.free.name == label
         shape = one.family + 1 if one else 0 if none else place - len(settings)
         words, kind = (one.strength, one.kind) if one else (label, "")
@@ -104,15 +104,15 @@ def _place_marks(page: GuardPage) -> list[tuple[Mark, str]]:
 
 
 def _draw_trade_off(page: GuardPage) -> tuple[Markup, list[tuple[Mark, str]]]:
-    """Task accuracy against the strongest fresh attack, and the marks for whose words there was no room."""
+    """The task against the strongest fresh attack, and the marks for whose words there was no room."""
     every = _place_marks(page)
     points = [mark for mark, _ in every]
     least, most = ([v] if v is not None else [] for v in (page.known.chance, page.majority))
     attacks = [end for mark in points for end in mark.across or ()]
     worths = [end for mark in points for end in mark.up or ()]
     across = linear(attacks + least, f"{AXES[page.measure]} of the strongest fresh attack", pad=0.06)
-    up = linear(worths + most, "task accuracy", pad=0.06, percent=True, grid=True)
-    majority = "always the most common label"
+    up = linear(worths + most, f"task {page.task.word}", pad=0.06, percent=True, grid=True)
+    majority = f"always {page.task.constant}"
     curves = [Curve([(across.low, v), (across.high, v)], "chance", majority) for v in most]
     curves += [Curve([(v, up.low), (v, up.high)], "chance", "guessing") for v in least]
     for family in page.families:
@@ -120,7 +120,7 @@ def _draw_trade_off(page: GuardPage) -> tuple[Markup, list[tuple[Mark, str]]]:
         joined = [(mark.x, mark.y) for mark in points if mark.number in numbers]
         curves += [Curve(joined)] if len(joined) > 1 else []
     panel = Panel(frame(across, up, tall=284), points, curves)
-    desc = "Task accuracy against what the strongest fresh attacker tells; the upper left is ideal. "
+    desc = f"Task {page.task.word} against what the strongest fresh attacker tells; the upper left is ideal. "
     numbered = panel.words()[1]
     unnamed = [(mark, kind) for mark, kind in every if mark.number in numbered]
     title = f"What guards buy and cost, {page.title}, {page.data}"

@@ -50,11 +50,9 @@ def _help(page: GuardPage) -> Iterator[str]:
         for one, found in page.judged
         if one.lam != 0 and all(read(attack) == "none" for attack in found.every)
     ]
-    free = page.free.tried.accuracy if page.free else None
+    free = page.free.tried.worth if page.free else None
     if holding:
-        one, found = max(
-            holding, key=lambda pair: pair[1].tried.accuracy.value if pair[1].tried.accuracy else 0.0
-        )
+        one, found = max(holding, key=lambda pair: pair[1].tried.worth.value if pair[1].tried.worth else 0.0)
         yield f"Every attacker tried on {one.label} learned no more than guessing. {_cost(found.tried, free)}"
     elif page.best:
         one, found = page.best
@@ -67,10 +65,10 @@ def _help(page: GuardPage) -> Iterator[str]:
 
 
 def _cost(tried: TriedAverage, free: Average | None) -> str:
-    worth = tried.accuracy
+    worth = tried.worth
     if worth is None or free is None:
         return "What it costs was not measured."
-    return f"Task accuracy {interval(worth, percent)}; {say_change(free, worth)} against no guard."
+    return f"Task {tried.task.word} {interval(worth, percent)}; {say_change(free, worth)} against no guard."
 
 
 def _omit(pages: Sequence[GuardPage]) -> Iterator[str]:

@@ -54,8 +54,9 @@ class TriedAverage:
         return self.strongest.estimates.get(measure)
 
     @property
-    def accuracy(self) -> Average | None:
-        return self.task.accuracy
+    def worth(self) -> Average | None:
+        """What the task is worth, by the measure that it is judged by."""
+        return self.task.main
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from leakscope.results.cell import WORDS, Table, differences, group_by, stable
 from leakscope.results.chapter import LEAKS, SEVERE, SEVERITIES, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
-from leakscope.results.scores import MEASURES, Measure, RebuiltPicture
+from leakscope.results.scores import MEASURES, Measure, RebuiltPicture, Worth
 
 RECOGNISED = 0.3  # SSIM from which a rebuilt picture is called a substantial leak; stated on the page
 MARKED = ("name", "lam", "loss", "secret", "column", "guards", "save")  # of guard or game, told elsewhere
@@ -154,6 +154,11 @@ class GuardPage:
         return MEASURES[self.measure]
 
     @property
+    def task(self) -> Worth[Average]:
+        """What the task is worth in the first setting, by which all are told."""
+        return self.judged[0][1].tried.task if self.judged else Worth[Average]()
+
+    @property
     def majority(self) -> float | None:
         known = [found.tried.task.majority for _, found in self.judged]
         shares = [share for share in known if share is not None]
@@ -166,7 +171,7 @@ class GuardPage:
         for family in self.families:
             found = next((one.found.baselines for one in family if one.found and one.found.baselines), ())
             for baseline in found:
-                numbers = (baseline.tried.accuracy, baseline.tried.attack(self.measure))
+                numbers = (baseline.tried.worth, baseline.tried.attack(self.measure))
                 key = (baseline.name, *(round(n.value, 4) if n else None for n in numbers))
                 names = [one.name for one in kept.values()]
                 name = baseline.name if baseline.name not in names else f"{baseline.name}, {family[0].kind}"
@@ -196,7 +201,7 @@ class GuardPage:
         """Whether another guard leaves less of the secret and keeps at least as much of the task."""
 
         def place(one: TriedAverage) -> tuple[float, float]:
-            return found_by(one.strongest, self.measure), one.accuracy.value if one.accuracy else -math.inf
+            return found_by(one.strongest, self.measure), one.worth.value if one.worth else -math.inf
 
         leak, worth = place(tried)
         others = [place(found.tried) for _, found in self.judged]
@@ -204,7 +209,7 @@ class GuardPage:
 
     def _balance(self, tried: TriedAverage) -> float:
         free = self.free.tried if self.free else None
-        attack, accuracy = tried.attack(self.measure), tried.accuracy
+        attack, worth = tried.attack(self.measure), tried.worth
         if attack is None:
             return -math.inf
         whole = free.attack(self.measure) if free else None
@@ -214,10 +219,10 @@ class GuardPage:
             base = self.known.chance or 0.0
             gain = max(attack.value - base, 0.0)  # below guessing is luck
             left = gain / (max(whole.value - base, 1e-3) if whole else 1.0)
-        best, base = free.accuracy if free else None, self.majority or 0.0
-        if accuracy is None or best is None:
+        best, base = free.worth if free else None, self.majority or 0.0
+        if worth is None or best is None:
             return -left
-        return (accuracy.value - base) / max(best.value - base, 1e-3) - left
+        return (worth.value - base) / max(best.value - base, 1e-3) - left
 
     @property
     def informed(self) -> list[tuple[GuardSetting, Mapping[str, Average]]]:

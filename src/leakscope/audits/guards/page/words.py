@@ -12,7 +12,7 @@ from leakscope.audits.guards.page.measures import (
     found_by,
 )
 from leakscope.audits.guards.page.pages import GuardPage, GuardSetting, read
-from leakscope.report.pages import interval, number, percent, short
+from leakscope.report.pages import interval, number, percent, say_error, short
 from leakscope.results.chapter import LEAKS, Verdict
 
 FAR = 0.05  # how far below a fresh attack a stale one is said to be misleading, in AUROC or success
@@ -42,7 +42,8 @@ def give_verdict(page: GuardPage) -> Verdict:
         average=judged.tried.attack(page.measure),
         guessing=page.known.chance,
         defense=one.label,
-        utility=judged.tried.accuracy,
+        utility=judged.tried.worth,
+        task=judged.tried.task.word,
     )
 
 
@@ -72,9 +73,10 @@ def describe(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> str:
         right = f"right in {interval(attack.scores.success, percent)} of cases"
         text = f"{verbs.get(page.secret, f'tells {column}')} {right}{guess}{ranked}"
     worth = ""
-    if task.accuracy:
-        common = f"; always the most common label: {task.majority:.1%}" if task.majority is not None else ""
-        worth = f"Task accuracy {interval(task.accuracy, percent)}{common}. "
+    if task.main:
+        common = f"; always {task.constant}: {task.majority:.1%}" if task.majority is not None else ""
+        error = f"; {say_error(task)}" if task.mae else ""
+        worth = f"Task {task.word} {interval(task.main, percent)}{common}{error}. "
     level = next(iter(attack.estimates.values())).level
     return (
         f"With {one.label}, the strongest fresh attacker ({attack.name}) {text}. {worth}"
@@ -103,7 +105,7 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
 
 def _in_short(page: GuardPage, tried: TriedAverage) -> str:
     """An attack and a utility in few words."""
-    worth = f", task accuracy {tried.accuracy.value:.1%}" if tried.accuracy else ""
+    worth = f", task {tried.task.word} {tried.worth.value:.1%}" if tried.worth else ""
     return f"{_found(page, tried.strongest)}{worth}"
 
 
@@ -120,7 +122,7 @@ def _found(page: GuardPage, attack: AttackAverage) -> str:
 def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
     """Why the word is stronger than what the strongest attacker finds, where it is; whether the guard is
     shown to hide anything; and what does as well without one."""
-    strongest, worth = judged.tried.strongest, judged.tried.accuracy
+    strongest, worth = judged.tried.strongest, judged.tried.worth
     if page.severity in LEAKS and read(strongest) not in LEAKS:
         worst = next(attack for attack in judged.every if read(attack) == page.severity)
         who = f"{worst.name} on {worst.queries} draws of the noise" if worst.queries > 1 else worst.name
@@ -138,9 +140,9 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         one.name
         for one in page.baselines
         if worth
-        and one.tried.accuracy
+        and one.tried.worth
         and found_by(one.tried.strongest, page.measure) <= found_by(strongest, page.measure)
-        and one.tried.accuracy.value >= worth.value
+        and one.tried.worth.value >= worth.value
     ]
     if needless:
         yield f"A guard is not needed for this: {' and '.join(needless)} hides as much and keeps as much."

@@ -37,7 +37,7 @@ class Advice:
     def holding(self, tried: Sequence[ProtectionAverage]) -> list[ProtectionAverage]:
         """The measures under which nothing is found, and the interval of the information includes 0 and ends
         below a tenth of certainty: a wide one includes 0 easily, and one below 0 is of an adversary who is
-        worse than a guess. The cheapest in accuracy first, then that of the fewest parameters."""
+        worse than a guess. The cheapest for the task first, then that of the fewest parameters."""
         limit = LITTLE * self.latent.most
         kept = [one for one in tried if one.clear and 0 <= one.risk.information.high <= limit]
         return sorted(kept, key=_cost)
@@ -67,8 +67,8 @@ class Advice:
                 f"{ENOUGH} ({_left(free)})."
             ]
         elif best:
-            before = f" instead of {free.accuracy.value:.1%}" if free else ""
-            price = f"with a task accuracy of {best.accuracy.value:.1%}{before}"
+            before = f" instead of {free.worth.value:.1%}" if free else ""
+            price = f"with a task {best.task.word} of {best.worth.value:.1%}{before}"
             tried, do = plural(len(self.tried), "measure"), "does" if len(holding) == 1 else "do"
             told = [
                 f"{_deed(best)} The information about {secret} then has {ENOUGH} ({_left(best)}), {price}.",
@@ -132,7 +132,7 @@ def _left(one: ProtectionAverage) -> str:
 
 def _cost(one: ProtectionAverage) -> tuple[float, int, float]:
     """To a tenth of a percent, beyond which accuracies are not told apart."""
-    return -round(one.accuracy.value, 3), one.parameters, max(one.stds, default=0.0)
+    return -round(one.worth.value, 3), one.parameters, max(one.stds, default=0.0)
 
 
 def _deed(one: ProtectionAverage) -> str:

@@ -123,7 +123,8 @@ class LayerMap(Runs[LayersFound]):
             average=gain,
             guessing=0.0,
             defense=self.defense,
-            utility=self.utility.accuracy,
+            utility=self.utility.main,
+            task=self.utility.word,
         )
 
     @property

@@ -13,7 +13,7 @@ from leakscope.audits.layers.found import WHOLE, Amount, Correlation, LayersFoun
 from leakscope.core.nouns import Estimate
 from leakscope.results.averages import Average, average, average_free, mean
 from leakscope.results.cell import group_by
-from leakscope.results.scores import FrozenModel, tells
+from leakscope.results.scores import FrozenModel, TaskScore, average_task, tells
 
 Layer = kept.Layer
 Risk = Amount[Average]
@@ -37,7 +37,7 @@ class ProtectionAverage:
     parameters: int
     risk: Risk
     advantage: Average
-    accuracy: Average
+    task: TaskScore[Average]
     auroc: Average | None = None
 
     @property
@@ -62,7 +62,12 @@ class ProtectionAverage:
 
     @property
     def seeds(self) -> int:
-        return self.accuracy.seeds
+        return self.worth.seeds
+
+    @property
+    def worth(self) -> Average:
+        assert self.task.main is not None
+        return self.task.main
 
 
 @dataclass(frozen=True)
@@ -204,6 +209,6 @@ def _protections(runs: Sequence[LayersFound]) -> Iterator[ProtectionAverage]:
             parameters=sum(layer.parameters for layer in runs[0].layers if layer.name in names),
             risk=Risk(information=average_free([row.information for row in rows])),
             advantage=average([row.advantage for row in rows]),
-            accuracy=average([row.accuracy for row in rows]),
+            task=average_task(rows),
             auroc=average(areas) if len(areas) == len(rows) else None,
         )
