@@ -10,7 +10,8 @@ import pandas as pd
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError
-from leakscope.data.table import Cells, dataset
+from leakscope.data.cells import Cells
+from leakscope.data.table import dataset
 from leakscope.data.tabular import text_table
 
 LABEL, SECRETS, SITE = "disease", ("sex",), "site"

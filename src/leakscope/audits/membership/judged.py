@@ -28,7 +28,7 @@ from leakscope.results.scores import Scores, Worth
 from leakscope.training import logits
 from leakscope.training.recording import RecordedChannel, Recording
 
-DOUBT = 0.02  # the chance that records which differ in membership alone are said to differ, of all clients
+DOUBT = 0.05  # the chance that records which differ in membership alone are said to differ, of all clients
 RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
 
 
