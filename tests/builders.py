@@ -1,4 +1,4 @@
-"""What tests share: six tiny cells, one of each kind of audit, and sweeps that meet with an accident."""
+"""What tests share: tiny cells, one of each kind of audit, and sweeps that meet with an accident."""
 
 from __future__ import annotations
 
@@ -58,6 +58,15 @@ KINDS: dict[str, dict[str, Any]] = {
             "name": "MembershipAudit", "clients": 2, "size": 60, "local": {"name": "Local", "rate": 0.1},
             "attacks": [{"name": "Cosine"}],
         },
+    },
+    "sites": {
+        "data": {"name": "heart"},
+        "game": {
+            "name": "SiteAudit", "site": "site", "secrets": ["sex"], "local": {"name": "Local", "rate": 0.1},
+            "content": {"name": "Joint", "ordinal": True, "components": 10},
+            "origin": {"name": "Joint", "components": 10},
+        },
+        "rounds": 1, "trials": 60, "rehearsals": 120,
     },
     "layers": {
         "game": {

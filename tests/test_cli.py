@@ -111,7 +111,7 @@ def test_a_table_of_ones_own_becomes_a_report_and_can_be_repeated(leakscope, tmp
     page = (tmp_path / "audit-patients" / "report.html").read_text()
     assert "gender" in page
     cells = sorted((tmp_path / "audit-patients" / "cells").iterdir())
-    assert len(cells) == 4  # three games, and the first of them under a defense
+    assert len(cells) == 5  # three games, the first of them under a defense, and who was trained on
     again = leakscope("run", "audit-patients/plan.toml", "-o", "again", "--jobs", "1", cwd=tmp_path)
     assert again.code == 0, again.err
     assert sorted(p.name for p in (tmp_path / "again" / "cells").iterdir()) == [p.name for p in cells]
@@ -569,7 +569,7 @@ def test_modules_keep_the_names_that_they_had_at_first():
 
 
 def test_an_option_of_one_value_that_is_given_twice_is_refused_and_one_of_many_is_not(leakscope, tmp_path):
-    for twice in (["--secret", "sex", "--secret", "race"], ["--trials=60", "--trials", "70"]):
+    for twice in (["--label", "sex", "--label", "race"], ["--trials=60", "--trials", "70"]):
         done = leakscope("audit", "adult", *twice, cwd=tmp_path)
         assert done.code == 2
         assert "takes one value, and you gave it 2 times" in done.err

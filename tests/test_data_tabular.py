@@ -419,7 +419,7 @@ def test_a_large_csv_is_read_in_seconds(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    refuses(DataError, r"one of adult, digits, .*got 'imagenet'", load, "imagenet")
+    refuses(DataError, r"one of adult, heart, digits, .*got 'imagenet'", load, "imagenet")
 
 
 def test_an_unknown_option_lists_the_known_ones() -> None:

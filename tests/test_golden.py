@@ -77,7 +77,8 @@ def test_the_page_of_old_results_is_the_golden_one(folder):
 
 
 def test_there_is_a_golden_page_of_every_kind():
-    assert {result.kind for folder in FOLDERS for result in store.results(folder)} == set(KINDS)
+    new = {"sites"}  # kinds that the first format did not have
+    assert {result.kind for folder in FOLDERS for result in store.results(folder)} == set(KINDS) - new
 
 
 def test_a_result_may_be_laid_out_anew_but_not_changed(tmp_path):

@@ -273,7 +273,7 @@ def test_a_ranking_turned_round_gives_as_much_away():
     nothing, low = (
         Average(v, a, b, 0.95, 500, 1, None, "exact") for v, a, b in ((0.01, 0.0, 0.02), (0.3, 0.2, 0.4))
     )
-    assert Membership("A", False, nothing, low, False, True).severity == "inconclusive"
+    assert Membership("A", False, nothing, low, False, True, True).severity == "inconclusive"
     assert read_severity(dataclasses.replace(nothing, low=0.0), low) == "inconclusive"
 
 

@@ -99,8 +99,10 @@ def average(value: float, low: float, high: float) -> Average:
     return Average(value, low, high, 0.95, 500, 1, None, "exact")
 
 
-def reading(found=(0.01, 0.0, 0.029), auroc=(0.5, 0.4, 0.6), *, few=False, sound=True, taught=False):
-    return ClientReading("A", taught, average(*found), average(*auroc), few, sound)
+def reading(
+    found=(0.01, 0.0, 0.029), auroc=(0.5, 0.4, 0.6), *, few=False, sound=True, taught=False, alike=True
+):
+    return ClientReading("A", taught, average(*found), average(*auroc), few, sound, alike)
 
 
 @pytest.mark.parametrize(
@@ -211,9 +213,11 @@ def test_the_worst_client_decides_where_its_word_is_worse_than_the_mean(hospital
     assert verdict.severity == "severe"
     assert "Most at client hospital_a: Whitened finds" in verdict.sentence
     assert verdict.average == federation.sites[0].found
-    rows = [row for row in page(hospitals).rows if row and row[0].startswith("hospital_")]
+    named = [row for row in page(hospitals).rows if row and row[0].startswith("hospital_")]
+    rows = [row for row in named if "Whitened" in row]
     assert rows[0][0] == "hospital_a"
     assert len(rows) == 11
+    assert len(named) == 22  # each is held against the others before its numbers
     assert {row[1] for row in rows} == {"20"}
 
 
@@ -221,7 +225,8 @@ def test_the_intervals_of_clients_are_wide_enough_for_their_number(plain, hospit
     for results in ([hospitals], list(plain)):
         (federation,) = watches(results)[0].federations
         for site in federation.sites:
-            assert site.found.level == pytest.approx(1 - 0.05 / len(federation.sites))
+            games = len(federation.sites) * len(federation.attacks)
+            assert site.found.level == pytest.approx(1 - 0.05 / games)
     (client,) = [c for c in hospitals.found.attacks[0].clients if c.name == "hospital_a"]
     (site,) = [site for site in watches([hospitals])[0].federations[0].sites if site.client == client.name]
     assert site.found.low < client.scores.tpr_at_1.low
@@ -281,7 +286,7 @@ def test_few_non_members_give_no_number():
         assert verdict.severity in ("ranking", "inconclusive")
         assert verdict.measure == "auroc"
         clients = [row for row in Page(str(chapter.body)).rows if row and row[0] in ("0", "1", "2")]
-        assert [row[3] for row in clients] == ["not enough evidence"] * 3
+        assert [row[4] for row in clients if "Cosine" in row] == ["not enough evidence"] * 3
         assert "needs 437 judged records of nobody, and there were 99" in " ".join(chapter.remarks)
     assert "1% false alarms" not in headline(seeds[0])
     enough = run(cell_of(cell={"trials": 200}))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from leakscope.audits.layers import LayerAudit
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.audits.membership import MembershipAudit, RecordingAudit
+    from leakscope.audits.sites import SiteAudit
     from leakscope.core.dataset import Batch, Column, Dataset
     from leakscope.core.nouns import Defense, Estimate, Knowledge, Release, Transcript, View
     from leakscope.core.rng import seeded
@@ -225,6 +226,7 @@ __all__ = [
     "SigmoidNet",
     "Sign",
     "Silent",
+    "SiteAudit",
     "Sketch",
     "SmallAlexNet",
     "SpanDistance",

@@ -30,6 +30,7 @@ Canary          game      audits.mechanism.canary    Tell which of two neighbour
 AttributeAudit  audit     audits.mechanism.canary    How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 MembershipAudit audit     audits.membership          How well the updates of a federation tell who was trained on, client by client.
 RecordingAudit  audit     audits.membership          How well the updates in a recording tell who was trained on, client by client.
+SiteAudit       audit     audits.sites               What a site's updates tell of the site, and from which site an unnamed update is.
 LayerAudit      audit     audits.layers              Which layer of a model gives away what, and what protecting it costs.
 GuardAudit      audit     audits.guards              What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior          A fresh classifier per round on rehearsed releases with secrets at equal odds.
@@ -200,6 +201,7 @@ CATALOGUE: dict[str, Entry] = {
 
 DATA = {
     "adult": "Census table of 48,842 people, income; ships with leakscope.",
+    "heart": "Heart disease of 920 patients at four hospitals; ships with leakscope.",
     "digits": "Handwritten digits, 1,797 images of 8 x 8; ships with scikit-learn.",
     "synthetic": "Made-up records whose best possible attack is known in closed form.",
     "health": "Insurance claims of 55,924 members, illness (LEAKSCOPE_DATA/health.npz).",
@@ -256,6 +258,9 @@ KINDS = {  # the first is of every game that no other names
         2,
         ("MembershipAudit", "RecordingAudit"),
         "whose records a federation trained on",
+    ),
+    "sites": KindEntry(
+        "leakscope.audits.sites.kind", 2, ("SiteAudit",), "what a site's uploads tell about the site"
     ),
     "layers": KindEntry(
         "leakscope.audits.layers.kind",

@@ -106,7 +106,7 @@ _ARGUMENTS = {  # which arguments a part of each role is given as
     "head": ("head",),
     "reduction": ("reduce",),
     "defense": ("defense", "defenses", "upload"),
-    "attack": ("attacks", "members", "family", "reconstruct"),
+    "attack": ("attacks", "members", "family", "reconstruct", "origin", "content"),
     "estimator": ("estimator", "estimators"),
     "guard": ("guard", "plain", "guards", "like"),
     "encoder": ("encoder",),

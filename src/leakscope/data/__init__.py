@@ -20,6 +20,7 @@ from leakscope.data.cifar import cifar10, cifar100
 from leakscope.data.faces import lfw, lfw_folder, pubfig_folder
 from leakscope.data.files import FOLDER, sha256
 from leakscope.data.gaussian import synthetic, synthetic_bayes
+from leakscope.data.heart import heart
 from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
 from leakscope.data.medical import covid, medical_mnist, pneumonia
 from leakscope.data.ranges import with_ranges
@@ -31,8 +32,9 @@ __all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "sy
 
 
 _FUNCTIONS: tuple[Callable[..., Dataset], ...] = (
-    adult, digits, synthetic, health, cremad, celeba, utkface, uci_adult, celeba_folder, utkface_folder,
-    cremad_folder, image_folder, cifar10, cifar100, medical_mnist, pneumonia, covid, location30, purchase100,
+    adult, heart, digits, synthetic, health, cremad, celeba, utkface, uci_adult, celeba_folder,
+    utkface_folder, cremad_folder, image_folder, cifar10, cifar100, medical_mnist, pneumonia, covid,
+    location30, purchase100,
     texas100, purchase_like, texas_like, census42, mnist, lfw, imdb, har, lfw_folder, pubfig_folder,
     har_folder, text_csv,
 )  # fmt: skip

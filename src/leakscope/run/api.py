@@ -30,9 +30,11 @@ def audit(
     data: Data = "adult",
     *,
     label: options.Label = None,
-    secret: options.Secret = None,
+    secret: options.Secrets = None,
     user: options.User = None,
     person: options.Person = None,
+    site: options.Site = None,
+    seen: options.Seen = "uploads",
     drop: options.Drop = (),
     keep: options.Keep = (),
     kinds: options.Kinds = (),
@@ -63,7 +65,7 @@ def audit(
     trust: options.Trust = (),
     quiet: bool = False,
 ) -> Report:
-    """Attack every secret of a dataset through one victim's gradients.
+    """Attack every secret of a dataset through one victim's gradients, and ask who was trained on.
 
     ``data`` is a known name, the path of a file, a `Dataset`, a DataFrame or a pair (X, y); ``model`` a name,
     or a `torch.nn.Module` that is audited at the weights it has. Options are those of the command; without
@@ -79,6 +81,8 @@ def audit(
         secret=secret,
         user=user,
         person=person,
+        site=site,
+        seen=seen,
         drop=drop,
         keep=keep,
         kinds=kinds,

@@ -23,6 +23,7 @@ TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can 
     Mapping[str, str] | Sequence[str]: list[str] | None,
     Mapping[str, int | Sequence[float]] | Sequence[str]: list[str] | None,
     Sequence[str | Table]: list[str] | None,
+    str | Sequence[str] | None: list[str] | None,
     str | Table | None: str | None,
     str | Table | Module | None: str | None,
     Literal["train", "eval"]: str,
@@ -48,14 +49,27 @@ TRAINED = (  # options about a model that is trained for its audit
     "--secret", "--user", "--person", "--keep", "--as", "--bins", "--train", "--public", "--known", "--batch",
     "--rounds", "--rehearsals", "--rate", "--defense", "--attack", "--weights", "--mode", "--raw", "--dp",
     "--clip", "--noise", "--delta",
+    "--secret", "--user", "--site", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense",
+    "--attack", "--dp", "--clip", "--noise", "--delta",
 )  # fmt: skip
-RECORDED = ("--client", "--seen", "--centred", "--records", "--preprocessing")  # options about a recording
+RECORDED = ("--client", "--centred", "--records", "--preprocessing")  # options about a recording
 
 # Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
 Data = Annotated[str, typer.Argument(hidden=True)]
 Place = Annotated[Path, typer.Argument(hidden=True)]
 Label = Annotated[str | None, column("The column the model learns to predict; needed for a file.")]
 Secret = Annotated[str | None, column("The private column the adversary is after; needed for a file.")]
+Secrets = Annotated[
+    str | Sequence[str] | None,
+    column("A private column the adversary is after; needed for a file; can be repeated."),
+]
+Site = Annotated[
+    str | None,
+    column(
+        "The column that names the site, such as a hospital: every site is a client of a federation, and the "
+        "audit says what the server learns of each site and of its people."
+    ),
+]
 User = Annotated[
     str | None,
     column("Ask whose records a batch holds too: the column that says it. It splits by person as well."),
@@ -179,7 +193,7 @@ Client = Annotated[
 Seen = Annotated[
     str,
     option(
-        "With --recording: whether the adversary sees each upload, only their sum or only the broadcast.",
+        "Of a federation: whether the adversary sees each upload, only their sum or only the broadcast.",
         click_type=click.Choice(("uploads", "sum", "broadcast")),
         show_default=True,
     ),

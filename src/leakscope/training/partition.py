@@ -13,6 +13,8 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.core.rng import integer
 
+FEWEST = 40  # records of a site that is cut into members and non-members
+
 
 def shards(
     data: Dataset,
@@ -54,6 +56,27 @@ def shards(
         rows = torch.randperm(len(data), generator=rng)[:wanted]
         dealt = _uneven(data, rows, clients, alpha, rng) if how == "dirichlet" else rows.tensor_split(clients)
     return tuple(data.take(rows) for rows in dealt)
+
+
+def cut_sites(data: Dataset, column: str, *, fewest: int = FEWEST) -> list[tuple[str, Dataset]]:
+    """The records of every value of a private ``column`` that has any, under its name: each site a client."""
+    codes = data.secret(column)
+    parts = [(name, (codes == i).nonzero()[:, 0]) for i, name in enumerate(data.value_names(column))]
+    parts = [(name, rows) for name, rows in parts if len(rows)]
+    if len(parts) < 2:
+        raise DataError(
+            f"{data.name}: {column!r} must have at least 2 sites, and every record has the same; name "
+            f"another column."
+        )
+    if small := [(name, len(rows)) for name, rows in parts if len(rows) < fewest]:
+        counts = ", ".join(f"{name!r} has {count}" for name, count in small[:8])
+        raise DataError(
+            f"{data.name}: every site of {column!r} must have at least {fewest} different records, and "
+            f"{counts}{' and so on' if len(small) > 8 else ''}; leave such sites out, or join them.",
+            public=f"every site of {column!r} must have at least {fewest} different records, and "
+            f"{len(small)} of {len(parts)} have fewer; leave such sites out, or join them.",
+        )
+    return [(name, data.take(rows)) for name, rows in parts]
 
 
 def _people(data: Dataset, clients: int, column: str, rng: torch.Generator) -> Sequence[Tensor]:

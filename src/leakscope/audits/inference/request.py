@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from leakscope.audits.sites.request import ask_federation, name_attacks
 from leakscope.core.catalogue import DATA
 from leakscope.core.dataset import PUBLIC, SHADOW_SHARE, TRAIN, TRAIN_SHARE, Dataset
 from leakscope.core.errors import ArgumentError, DataError, PlanError
@@ -26,6 +27,7 @@ from leakscope.models import weights
 Table = dict[str, Any]
 AUDIT_TRIALS = 100_000  # of the epsilon audit: they are simulated in one number each
 CHOICE = 400  # rehearsals by which the strongest attack is chosen
+RATE = 0.1  # of clients, where no rate is given
 FEWEST_PEOPLE = 30  # private, and public, where there are enough: one person must not stand for a value
 TRIED: tuple[Table, ...] = (  # defenses that an audit tries on its first question, unless told otherwise
     {"name": "DPSGD", "clip": 0.02, "noise": 0.6},  # so much noise that it can hold; it costs what it costs
@@ -34,6 +36,7 @@ NONE = "none"  # the word for no defense
 OWN_TRAIN, OWN_PUBLIC = 20_000, 10_000  # records of one's own table that are used, where it has so many
 SECRETS = {  # what an audit asks of a known dataset unless told otherwise
     "adult": "sex",
+    "heart": "sex",
     "digits": "even",
     "synthetic": "group",
     "health": "gender",
@@ -122,9 +125,10 @@ def request_audit(
     data: Any,
     *,
     label: str | None,
-    secret: str | None,
+    secret: str | Sequence[str] | None,
     user: str | None = None,
     person: str | None = None,
+    site: str | None = None,
     drop: Sequence[str] = (),
     keep: Sequence[str] = (),
     kinds: Mapping[str, str] | Sequence[str] = (),
@@ -138,13 +142,15 @@ def request_audit(
 ) -> tuple[Table, Dataset | None]:
     """The plan for what was asked, every name in it checked, and the records where they are in memory only;
     ``start`` is the model, other options are those of `document`."""
+    secrets = [secret] if isinstance(secret, str) else list(dict.fromkeys(secret or ()))
+    _one_role(site, label=label, secrets=secrets, user=user or person, drop=drop)
     if user and person and user != person:
         raise ArgumentError(f"--user splits by {user!r} already, got --person {person!r} too; leave one out.")
     table, records, held = open_data(
         data,
         label=label,
-        secrets=[secret] if secret else [],
-        user=user,
+        secrets=secrets,
+        user=user or site,
         person=person,
         drop=drop,
         keep=keep,
@@ -153,38 +159,61 @@ def request_audit(
         bins=bins,
     )
     taken_out = table.get("without", ())
-    wanted = secret or SECRETS.get(str(data) if isinstance(data, str) else records.name)
-    if wanted is None:
+    usual = SECRETS.get(str(data) if isinstance(data, str) else records.name)
+    wanted = secrets or ([usual] if usual else [])
+    if not wanted:
         there = ", ".join(records.private) or "none"
         raise ArgumentError(f"--secret is missing; {stem(data)} has: {there}.")
+    _one_role(site, label=records.label, secrets=wanted, user=user or person, drop=drop)
     own = "path" in table or not isinstance(data, str | Path | Dataset)
     columns = [column.name for column in records.columns]
     inputs = [name for name in (*taken_out, *known) if name != "*" or not columns]
-    people = [name for name in (user, person) if name]
-    present([wanted, *people], list(records.private), records, "private column")
+    people = [name for name in (user, person, site) if name]
+    present([*wanted, *people], list(records.private), records, "private column")
     present(inputs, columns, records, "column")
     records = records.without(*taken_out) if taken_out else records
     start, inside = start or Start(), False
-    if start.weights and records.has(wanted):
-        inside = takes(start, records, wanted, trust)
+    if start.weights and len(wanted) > 1:
+        raise ArgumentError("a trained model is audited for one --secret at a time; leave the others out.")
+    if start.weights and records.has(wanted[0]):
+        inside = takes(start, records, wanted[0], trust)
         if not inside:
-            table = table | {"without": [*taken_out, wanted]}
-            records = records.without(wanted)
+            table = table | {"without": [*taken_out, wanted[0]]}
+            records = records.without(wanted[0])
     asked = document(
         records,
         table,
         secret=wanted,
         user=user,
         person=person,
+        site=site,
         known=known,
         name=f"{title} of {stem(data)}",
         model=start.model,
         weights=start.weights,
         inside=inside,
         most=(OWN_TRAIN, OWN_PUBLIC) if own else None,
+        trust=trust,
         **options,
     )
     return asked, held
+
+
+def _one_role(
+    site: str | None, *, label: str | None, secrets: Sequence[str], user: str | None, drop: Sequence[str]
+) -> None:
+    """Refuse a column of sites that is something else too, with all that it is."""
+    roles = {"--label": [label], "--secret": secrets, "--user": [user], "--drop": drop}
+    if both := [option for option, names in roles.items() if site is not None and site in names]:
+        raise ArgumentError(
+            f"--site must name a column that is nothing else, and {site!r} is named by {' and '.join(both)} "
+            f"too; choose one."
+        )
+    if site is not None and user is not None:
+        raise ArgumentError(
+            f"--site and --user must not both be given, got {site!r} and {user!r}: a site is no person; give "
+            f"one."
+        )
 
 
 def takes(start: Start, records: Dataset, secret: str, trust: Sequence[str]) -> bool:
@@ -302,9 +331,11 @@ def document(
     records: Dataset,
     table: Table,
     *,
-    secret: str,
+    secret: str | Sequence[str],
     user: str | None = None,
     person: str | None = None,
+    site: str | None = None,
+    seen: str = "uploads",
     known: Sequence[str] = (),
     train: int | None = None,
     public: int | None = None,
@@ -322,6 +353,7 @@ def document(
     tried: Sequence[Table] = (),
     attack: Table | None = None,
     dp: Table | None = None,
+    trust: Sequence[str] = (),
     name: str = "Audit",
 ) -> Table:
     """The plan of an audit, ready for TOML: attribute inference if the secret is an input, property
@@ -333,24 +365,35 @@ def document(
     one that has the secret ``inside`` its inputs plays no game without it. ``dp``, a DPSGD table, adds the
     audit of one attribute's epsilon. With a ``user`` or a ``person`` all records are split by person.
     ``train`` and ``public`` count records; without them as many are used as `Dataset.split` says, or up to
-    ``most``."""
-    records.secret(secret)
+    ``most``. Who was trained on is asked of a federation, of which every ``site`` is a client where a column
+    names them; not of a model that is trained already."""
+    secrets = [secret] if isinstance(secret, str) else list(secret)
     people = user or person
     table = {**table, "by": people} if people else table
-    width = 3 if records.columns else 10
-    cells = _cells(records, table, secret=secret, user=user, known=known, batch=batch, inside=inside)
-    bare, ordered = list(cells), secret in records.ordered
-    for defense, chosen in [*((one, bare) for one in defenses), *((one, bare[:1]) for one in tried)]:
-        cells += [cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense} for cell in chosen]
-    cells = [cell | {"attack": attack or attacks_on(cell, width=width, ordered=ordered)} for cell in cells]
-    cells = [cell | {"weights": weights} for cell in cells] if weights else cells
-    if dp is not None:
-        cells += _audit_cells(records, secret, dp)
-    sizes = _sizes(records, people, train=train, public=public, most=most)
-    cells = [cell if "user" in cell["game"] else cell | sizes for cell in cells]
+    width, model = 3 if records.columns else 10, model or _model(records)
+    cells: list[Table] = []
+    for one in secrets:
+        records.secret(one)
+        first = one == secrets[0]
+        own = _cells(
+            records, table, secret=one, user=user if first else None, known=known, batch=batch, inside=inside
+        )
+        own = [*_defended(own, defenses), *(_defended(own[:1], tried)[1:] if first else ())]
+        ordered = one in records.ordered
+        own = [cell | {"attack": attack or attacks_on(cell, width=width, ordered=ordered)} for cell in own]
+        own = [cell | {"weights": weights} for cell in own] if weights else own
+        own += _audit_cells(records, one, dp) if dp is not None else []
+        sizes = _sizes(records, people, train=train, public=public, most=most)
+        own = [cell if "user" in cell["game"] else cell | sizes for cell in own]
+        several = len(secrets) > 1
+        cells += [cell | {"id": f"{cell['id']}, {one}"} if several else cell for cell in own]
+    if not weights:
+        rate = (training or {}).get("rate", RATE)
+        asked = ask_federation(records, secrets=secrets, user=people, site=site, seen=seen, rate=rate)
+        cells += [name_attacks(cell, records, model, trust) for cell in _defended(asked, defenses)]
     defaults: Table = {
         "data": table,
-        "model": model or _model(records),
+        "model": model,
         "rounds": rounds,
         "trials": trials,
         "rehearsals": rehearsals,
@@ -358,6 +401,16 @@ def document(
     if training:
         defaults["training"] = training
     return {"name": name, "seeds": list(range(seeds)), "defaults": defaults, "cell": cells}
+
+
+def _defended(cells: Sequence[Table], defenses: Sequence[Table]) -> list[Table]:
+    """The cells, and each again under every defense."""
+    under = [
+        cell | {"id": f"{cell['id']}, {defense['name']}", "defense": defense}
+        for defense in defenses
+        for cell in cells
+    ]
+    return [*cells, *under]
 
 
 def attacks_on(cell: Table, *, width: int, ordered: bool = False) -> Table:

@@ -9,6 +9,7 @@ from pydantic import model_validator
 from leakscope.attacks.alignment import Label, Sees
 from leakscope.core.nouns import Count, Estimate
 from leakscope.measures.accounting import Accounted
+from leakscope.measures.exchangeability import Exchangeability
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.scores import FrozenModel, Scores, Worth
 
@@ -16,10 +17,12 @@ Seen = Literal["uploads", "sum", "broadcast"]
 
 
 class Client(FrozenModel):
-    """What one attack found of one client, with so many ``members`` judged."""
+    """What one attack found of one client, with so many ``members`` judged, and so many records of nobody;
+    None: as many as of every client."""
 
     name: str
     members: int
+    judged: int | None = None
     scores: Scores[Estimate]
 
 
@@ -55,6 +58,8 @@ class MembershipFound(FrozenModel):
     ``agreement`` is the best cosine, over rounds, between the recorded updates' mean and the step that the
     global model took: low, or 0, where what was recorded is not what the server averaged. None: not known.
     ``server`` is the rule that the recorded steps follow, and ``remarks`` what is odd about the recording.
+    ``alike`` says of every game whether members and non-members differ in membership alone; empty in results
+    from before it was asked, and then nothing is known of it.
     ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
     observed, as the global models that are seen come from all of them."""
 
@@ -73,4 +78,5 @@ class MembershipFound(FrozenModel):
     agreement: float | None = None
     server: str = ""
     remarks: tuple[str, ...] = ()
+    alike: tuple[Exchangeability, ...] = ()
     guarantee: Accounted | None = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound, Seen
 from leakscope.audits.world import judge_outputs
@@ -20,6 +20,7 @@ from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript
 from leakscope.core.rng import seeded
 from leakscope.games import Membership
 from leakscope.games.referee import play
+from leakscope.measures.exchangeability import Exchangeability, exchangeability
 from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
@@ -27,23 +28,39 @@ from leakscope.results.scores import Scores, Worth
 from leakscope.training import logits
 from leakscope.training.recording import RecordedChannel, Recording
 
+DOUBT = 0.05  # the chance that records which differ in membership alone are said to differ, of all clients
 RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
 
 
 @dataclass(frozen=True, eq=False)
 class Roster:
-    """Who is who: the clients' records, and the records of nobody in their four uses."""
+    """Who is who: the clients' records, and the records of nobody in their four uses. Where clients have
+    populations and ``names`` of their own, ``apart`` are each client's held-out and judged records of nobody,
+    and ``held`` and ``others`` are all of them. ``people`` is the column of whole people who are members or
+    not."""
 
     members: tuple[Dataset, ...]
     known: Dataset
     held: Dataset
     others: Dataset
     validation: Dataset | None = None
+    apart: tuple[tuple[Dataset, Dataset], ...] = ()
+    people: str | None = None
+    names: tuple[str, ...] = ()
+
+    def outsiders(self, whose: slice) -> tuple[Dataset, Dataset]:
+        """The held-out and the judged records of nobody to hold these clients' records against."""
+        if not self.apart:
+            return self.held, self.others
+        held, others = zip(*self.apart[whose], strict=True)
+        return joined(held), joined(others)
 
 
 @dataclass(frozen=True, eq=False)
 class WatchedFederation:
-    """What the adversary watches: some clients and rounds of a recording; see `RecordedChannel`."""
+    """What the adversary watches: some clients and rounds of a recording; see `RecordedChannel`. ``names``
+    are what the clients are called where the recording does not say it; ``apart``: each client's records are
+    asked about on their own, whatever is seen."""
 
     recording: Recording
     model: nn.Module
@@ -51,17 +68,30 @@ class WatchedFederation:
     rounds: tuple[int, ...] = ()
     seen: Seen = "uploads"
     centred: bool = False
+    names: tuple[str, ...] = ()
+    apart: bool = False
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        return self.names or self.clients
 
     def channels(self) -> list[tuple[str | None, RecordedChannel, slice]]:
         """One a client with its name, or one for all (None) where they are not told apart; and the places of
         its members."""
+        games = [
+            (name, client, slice(i, i + 1))
+            for i, (name, client) in enumerate(zip(self.called, self.clients, strict=True))
+        ]
 
         def channel(clients: tuple[str, ...]) -> RecordedChannel:
             return RecordedChannel(self.recording, self.model, clients, self.rounds, self.seen, self.centred)
 
-        if self.seen != "uploads":
-            return [(None, channel(self.clients), slice(None))]
-        return [(client, channel((client,)), slice(i, i + 1)) for i, client in enumerate(self.clients)]
+        if self.seen == "uploads":
+            return [(name, channel((client,)), whose) for name, client, whose in games]
+        every = channel(self.clients)
+        return (
+            [(name, every, whose) for name, _, whose in games] if self.apart else [(None, every, slice(None))]
+        )
 
 
 def judge(
@@ -85,8 +115,35 @@ def play_clients(
             half = torch.randperm(len(own), generator=seeded(seed, "told", key)).split(-(-len(own) // 2))
             told, own = Membership(own.take(half[0]), who.known), own.take(half[1])
         knowledge = Knowledge(told, channel, 2 * len(who.known))
-        game = Membership(own, who.others, who.held)
+        held, others = who.outsiders(whose)
+        game = Membership(own, others, held)
         yield name, play(game, channel, attack, knowledge, trials=trials, rng=seeded(seed, "play", key))
+
+
+def compare_sides(
+    watched: WatchedFederation, who: Roster, first: Params | None, *, seed: int
+) -> tuple[Exchangeability, ...]:
+    """Of every game, whether its members and non-members can be told apart before any update is looked at;
+    ``first`` is a global model that has seen none of them, if there is one."""
+    games = watched.channels()
+
+    def losses(side: Dataset) -> Tensor | None:
+        if first is None:
+            return None
+        return nn.functional.cross_entropy(logits(watched.model, first, side), side.y, reduction="none")
+
+    def compare(name: str, whose: slice) -> Exchangeability:
+        sides = joined(who.members[whose]), joined(who.outsiders(whose))
+        return exchangeability(
+            *sides,
+            *map(losses, sides),
+            rng=seeded(seed, "alike", name),
+            client=name,
+            people=who.people,
+            level=DOUBT / len(games),
+        )
+
+    return tuple(compare(name or "", whose) for name, _, whose in games)
 
 
 def check_attacks(attacks: Iterable[Attack], model: nn.Module, who: Roster) -> None:
@@ -109,21 +166,25 @@ def gather(
     *,
     trials: int,
     utility: Worth[Estimate],
+    alike: tuple[Exchangeability, ...] = (),
 ) -> MembershipFound:
-    """All that was found, with how many records of each kind there were, and what was seen."""
+    """All that was found, with how many records of each kind there were, and what was seen. Where clients
+    have non-members of their own, so many are held out and judged as of the client with the fewest."""
+    apart = [who.outsiders(whose) for _, _, whose in watched.channels()]
     return MembershipFound(
         attacks=attempts,
         clients=len(who.members),
         members=sum(len(member) for member in who.members),
         known=len(who.known),
-        held=len(who.held),
+        held=min(len(held) for held, _ in apart),
         others=len(who.others),
-        judged=min(trials - trials // 2, len(who.others)),  # as `Membership.deal` draws them
-        watched=watched.clients,
+        judged=min(trials - trials // 2, *(len(others) for _, others in apart)),  # as `Membership.deal` draws
+        watched=watched.called,
         rounds=min(len(channel.rounds) for _, channel, _ in watched.channels()),
         seen=watched.seen,
         centred=watched.centred,
         utility=utility,
+        alike=alike,
     )
 
 
@@ -149,7 +210,7 @@ def _taught(attack: Attack) -> bool:
 
 def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], seed: int) -> MemberAttack:
     transcripts = [transcript for _, transcript in games]
-    measures = _measures(transcripts[0])
+    measures = _measures(min(len(t.null) if t.null is not None else 0 for t in transcripts))
     tables = [{name: measure(t) for name, measure in measures.items()} for t in transcripts]
     each = {name: [table[name] for table in tables] for name in measures}
     return MemberAttack(
@@ -169,6 +230,7 @@ def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], see
             Client(
                 name=name,
                 members=int((transcript.secrets == 1).sum()),
+                judged=int((transcript.secrets == 0).sum()),
                 scores=Scores[Estimate].model_validate(table),
             )
             for (name, transcript), table in zip(games, tables, strict=True)
@@ -179,7 +241,7 @@ def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], see
     )
 
 
-def _measures(transcript: Transcript) -> dict[str, Callable[[Transcript], Estimate]]:
+def _measures(held: int) -> dict[str, Callable[[Transcript], Estimate]]:
     """What is measured, by name; the tests at rates that so many held-out records can keep."""
     measures: dict[str, Callable[[Transcript], Estimate]] = {
         "plr_at_1%": plr_at_fpr,
@@ -190,18 +252,20 @@ def _measures(transcript: Transcript) -> dict[str, Callable[[Transcript], Estima
         "tpr_at_0.1%": partial(tpr_at_fpr, fpr=0.001),
     }
     for rate in RATES:
-        if transcript.null is not None and len(transcript.null) >= round(1 / rate) - 1:
+        if held >= round(1 / rate) - 1:
             measures[f"conformal_fpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=0)
             measures[f"conformal_tpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=1)
     return measures
 
 
 def _mean_roc(transcripts: Sequence[Transcript]) -> tuple[tuple[float, float], ...]:
-    """The mean over clients of the hits within each rate; they share their non-members, so their grids
-    are the same."""
+    """The mean over clients of the hits within each rate; where they share their non-members their grids are
+    the same, and nothing is said of others."""
     curves = [roc(transcript) for transcript in transcripts]
     hits = [[tpr for _, tpr in curve] for curve in curves]
     rates = [fpr for fpr, _ in curves[0]]
+    if any([fpr for fpr, _ in curve] != rates for curve in curves):
+        return ()
     return tuple((fpr, statistics.fmean(at)) for fpr, at in zip(rates, zip(*hits, strict=True), strict=True))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from leakscope.audits.membership import page
-from leakscope.audits.membership.found import MembershipFound
+from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
-from leakscope.audits.membership.seeds import FEWEST
+from leakscope.audits.membership.seeds import FEWEST, UNLIKE, list_unlike
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
@@ -45,13 +45,16 @@ class MembershipKind:
         return _audit(world).run(world)
 
     def numbers(self, cell: Cell, found: MembershipFound, about: Number) -> Iterator[Number]:
-        """Of each attack the means over clients, then what it found of each client."""
+        """Of each attack the means over clients, then what it found of each client; of a client whose members
+        differ from the others in more than membership an error, and of a mean that it is part of."""
+        unlike = list_unlike([found])
         for attempt in found.attacks:
-            attacked = replace(about, attack=attempt.name)
-            yield from of_scores(replace(attacked, part=attempt.name), attempt.scores)
+            every = replace(about, attack=attempt.name, part=attempt.name)
+            yield from [replace(every, error=UNLIKE)] if unlike else of_scores(every, attempt.scores)
             for client in attempt.clients:
-                part = f"{attempt.name}, client {client.name}"
-                yield from of_scores(replace(attacked, part=part), client.scores)
+                one = replace(every, part=f"{attempt.name}, client {client.name}")
+                apart = client.name in unlike
+                yield from [replace(one, error=UNLIKE)] if apart else of_scores(one, client.scores)
         if (promise := found.guarantee) is not None:
             filtered = replace(about, about="bound", attack="", bound="upper", delta=promise.delta)
             covers = "mean of clients" if promise.unit == "mean" else promise.covers
@@ -67,6 +70,10 @@ class MembershipKind:
 
     def headline(self, cell: Cell, found: MembershipFound) -> str:
         """Of every attack, unless too few non-members were judged to say what it finds."""
+        if unlike := list_unlike([found]):
+            return f"no number{_of(unlike)}: {UNLIKE}"
+        if cell.game.get("how") == "site":
+            return "; ".join(f"{a.name}: {', '.join(_sites(a))}" for a in found.attacks)
         hits = [(a.name, a.scores.tpr_at_1, a.scores.auroc) for a in found.attacks]
         if found.judged < FEWEST:
             return "; ".join(
@@ -75,6 +82,18 @@ class MembershipKind:
         return "; ".join(
             f"{name} finds {rate.value:.0%} of members at 1% false alarms" for name, rate, _ in hits if rate
         )
+
+
+def _sites(attempt: MemberAttack) -> Iterator[str]:
+    """Each site with its interval."""
+    for client in attempt.clients:
+        if area := client.scores.auroc:
+            yield f"{client.name} AUROC {area.value:.2f} ({area.low:.2f} to {area.high:.2f})"
+
+
+def _of(clients: Sequence[str]) -> str:
+    """Whose numbers there are none of."""
+    return f" of {', '.join(clients)}" if all(clients) else ""
 
 
 def _audit(world: World) -> MembershipAudit | RecordingAudit:

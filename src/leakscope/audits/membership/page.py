@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from markupsafe import Markup
 
@@ -13,7 +14,15 @@ from leakscope.audits.membership.brief import brief
 from leakscope.audits.membership.found import MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST, watches
-from leakscope.audits.membership.view import CHANCE, SEVERE, SUBSTANTIAL, ClientReading, Federation, Watch
+from leakscope.audits.membership.view import (
+    CHANCE,
+    SEVERE,
+    SUBSTANTIAL,
+    ClientReading,
+    Federation,
+    Site,
+    Watch,
+)
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, number, percent, plural, spoken
 from leakscope.results.averages import Average, needed
@@ -32,7 +41,8 @@ RULES = {
     "not include 0.5",
     "slight": f"the lower limit is above 1%, what guessing finds, and below {SUBSTANTIAL:.0%}",
     "inconclusive": f"the interval includes 1% and reaches {SUBSTANTIAL:.0%} or more; or fewer than {FEWEST} "
-    f"non-members were judged; or there is a doubt about the set-up",
+    f"non-members were judged; or members differ from non-members in more than who was trained on; or "
+    f"there is a doubt about the set-up",
     "none": f"the interval includes 1% and stays below {SUBSTANTIAL:.0%}",
     "failed": "there is no measurement, so nothing can be said",
 }
@@ -45,9 +55,10 @@ ASSUMED = (
 )
 LIMITS = (
     "Members were compared with records of the same kind. Records of another kind could be told apart by "
-    "what they are, not by who was trained on.",
+    "what they are. Where a test shows such a difference there is no number, but a small one can escape it.",
     "The numbers are averages over a client's records. An unusual record can be easier to find.",
-    "The page shows the strongest of several attacks, and its interval does not allow for the choice.",
+    "The page shows the strongest of several attacks. Its word and the intervals of single clients allow for "
+    "the choice. The table of attacks does not.",
 )
 
 
@@ -79,13 +90,11 @@ def _verdict(watch: Watch, anchor: str) -> Verdict:
     if deciding is None:
         sentence = f"Nothing is known about {ABOUT} in this federation: the measurement failed."
         return Verdict("failed", ABOUT, watch.data, sentence, tuple(_notes(watch)), anchor)
-    return Verdict(
-        severity=deciding.severity,
-        about=ABOUT,
-        data=watch.data,
-        sentence=_sentence(worst),
-        notes=tuple(_notes(watch)),
-        anchor=anchor,
+    whole = Verdict(deciding.severity, ABOUT, watch.data, _sentence(worst), tuple(_notes(watch)), anchor)
+    if not deciding.alike:
+        return replace(whole, defense=worst.shield, utility=worst.utility.main)
+    return replace(
+        whole,
         order=-deciding.worst_first[1],
         attack=deciding.attack,
         measure="auroc" if deciding.ranks else "tpr_at_1%",
@@ -108,13 +117,34 @@ def _sentence(federation: Federation) -> str:
     if site:
         lead = "Most at client" if site.severity in LEAKS else "Least is known of client"
         told = ", which knows half of the members," if site.taught else ""
-        finding = _finding(site, f"its {plural(site.members, 'record')}", judged)
+        finding = _finding(site, f"its {plural(site.members, 'record')}", site.judged)
         sentence += f" {lead} {site.client}: {site.attack}{told} {finding}"
+    if federation.by_site and federation.sites:
+        sites = sorted(federation.sites, key=lambda site: site.client)
+        sentence += f" By site: {'; '.join(map(_brief, sites))}."
     return sentence
+
+
+def _brief(site: Site) -> str:
+    """One site in a line."""
+    if not site.alike:
+        return f"{site.client} no number, its members differ from its others"
+    a = site.auroc
+    between = f"{number(a.low, 2)} to {number(a.high, 2)}"
+    if site.severity in LEAKS:
+        return f"{site.client} AUROC {number(a.value, 2)} ({between})"
+    evidence = "nothing found" if site.severity == "none" else rows.NOT_ENOUGH
+    return f"{site.client} {evidence} (AUROC {between})"
 
 
 def _finding(reading: ClientReading, records: str, judged: int) -> str:
     """What is found, or that too few non-members were judged to say it; and the ranking where that tells."""
+    if not reading.alike:
+        return (
+            f"may find some of {records} or none: this audit cannot say it. Members differ from non-members "
+            f"in more than who was trained on, which was seen before any update was looked at, and an attack "
+            f"would tell that difference. Take non-members from the same site."
+        )
     if reading.few:
         text = (
             f"finds an unknown share of {records}. There is {rows.NOT_ENOUGH}: 1% false alarms need {FEWEST} "

@@ -20,6 +20,7 @@ from leakscope.audits.membership.judged import (
     WatchedFederation,
     brief,
     check_attacks,
+    compare_sides,
     gather,
     judge,
     measure_worth,
@@ -96,14 +97,17 @@ class RecordingAudit:
         data, trials, seed = world.records, world.cell.trials, world.seed
         watched, who = self._prepare(world)
         checks = self.believe(watched.recording)
+        recording, model = watched.recording, watched.model
+        first = recording.global_model(0) if recording.rounds[0] == 0 else None  # later ones saw members
+        alike = compare_sides(watched, who, first, seed=seed)
         attempts = judge(self.attacks, watched, who, trials=trials, seed=seed)
         if self.records and world.keep:
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
             text = _table(row for attack in self.attacks for row in _listed(attack, watched, who, rows, seed))
             world.keep(SCORES, text.encode())
-        recording, model = watched.recording, watched.model
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
-        found = gather(attempts, watched, who, trials=trials, utility=utility).model_copy(update=checks)
+        found = gather(attempts, watched, who, trials=trials, utility=utility, alike=alike)
+        found = found.model_copy(update=checks)
         return Measured(found, describe(data), describe_model(world, model))
 
     def believe(self, recording: Recording) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leakscope.audits.membership.view import AttackOverSeeds, Federation
-from leakscope.report.pages import interval, percent
+from leakscope.report.pages import interval, number, percent
 from leakscope.report.plot import VACUOUS
 from leakscope.results.averages import Average, needed, thinned
 
@@ -15,6 +15,7 @@ NAMES = ("plr_at_1%", "auroc", "tpr_at_1%", "tpr_at_0.1%")
 RARE = {"tpr_at_1%": 0.01, "tpr_at_0.1%": 0.001}
 USES = {"updates": "updates", "models": "global models only, no update"}
 NOT_ENOUGH = "not enough evidence"
+NO_NUMBER = "no number: members differ from the others in more than membership"
 LABELS = {
     "known": "knows the record's label",
     "predicted": "does not know the record's label: takes the one the model predicts",
@@ -34,6 +35,11 @@ def list_remarks(attack: AttackOverSeeds) -> Iterator[str]:
 def says_nothing(average: Average) -> bool:
     """Whether an interval rules nothing out."""
     return average.high - average.low > VACUOUS
+
+
+def write_chance(p: float) -> str:
+    """A p-value; the smallest are not written out."""
+    return number(p) if p >= 0.001 else "below 0.001"
 
 
 def curve(federation: Federation) -> dict[str, Any]:

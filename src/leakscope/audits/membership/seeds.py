@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound
+from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.view import (
     ASIDE,
     SHIELDS,
@@ -16,6 +16,7 @@ from leakscope.audits.membership.view import (
     Watch,
     pick_strongest,
 )
+from leakscope.core.nouns import Estimate
 from leakscope.measures.success import over_seeds
 from leakscope.results.averages import Average, average, mean, mean_roc
 from leakscope.results.cell import Table, differences, group_by, stable
@@ -23,6 +24,10 @@ from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
 
+UNLIKE = (  # why there is no number
+    "members and non-members differ in more than who was trained on, and an attack would tell that; take "
+    "non-members from the same site"
+)
 FEWEST = 100  # non-members, of whom 1% is one
 AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lower it too
 
@@ -65,11 +70,21 @@ def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
     founds = Runs(results).founds
     utility = average_worth([found.utility for found in founds])
     doubts = tuple(_doubts(founds, utility))
-    few = min((found.judged for found in founds), default=0) < FEWEST
+    judged, unlike = min((found.judged for found in founds), default=0), list_unlike(founds)
     tables = list(zip(*(found.attacks for found in founds), strict=True))
-    sites = sorted(_sites(tables, few, not doubts), key=lambda site: (site.worst_first, site.client))
-    attacks = tuple(_average_attack(same, few, not doubts) for same in tables)
-    return Federation(results, attacks, tuple(sites), utility, doubts)
+    sites = sorted(
+        _sites(tables, judged, not doubts, unlike), key=lambda site: (site.worst_first, site.client)
+    )
+    few, every = judged < FEWEST, len(tables)
+    attacks = tuple(_average_attack(same, few, not doubts, not unlike, every) for same in tables)
+    return Federation(results, attacks, tuple(sites), utility, doubts, unlike)
+
+
+def list_unlike(founds: Sequence[MembershipFound]) -> tuple[str, ...]:
+    """The clients whose members differ from their non-members in more than membership, in some seed; that
+    there are several seeds is allowed for."""
+    checks = [check for found in founds for check in found.alike]
+    return tuple(dict.fromkeys(c.client for c in checks if c.p < c.level / len(founds)))
 
 
 def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
@@ -90,9 +105,12 @@ def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Itera
         )
 
 
-def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> AttackOverSeeds:
-    """One attack over seeds."""
-    scores = average_scores([attempt.scores for attempt in same])
+def _average_attack(
+    same: Sequence[MemberAttack], few: bool, sound: bool, alike: bool, among: int
+) -> AttackOverSeeds:
+    """One attack over seeds; its word comes from intervals that hold together with those of all attacks."""
+    kept = [attempt.scores for attempt in same]
+    scores = average_scores(kept)
     assert scores.tpr_at_1  # `MemberAttack` lets in none without
     assert scores.auroc
     first, games = same[0], min(attempt.games for attempt in same)
@@ -105,10 +123,11 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
     return AttackOverSeeds(
         attack=first.name,
         taught=first.taught,
-        found=scores.tpr_at_1,
-        auroc=scores.auroc,
+        found=_widen(kept, "tpr_at_1%", among) or scores.tpr_at_1,
+        auroc=_widen(kept, "auroc", among) or scores.auroc,
         few=few,
         sound=sound,
+        alike=alike,
         first=first,
         games=games,
         scores=scores,
@@ -117,26 +136,38 @@ def _average_attack(same: Sequence[MemberAttack], few: bool, sound: bool) -> Att
     )
 
 
-def _sites(tables: Sequence[Sequence[MemberAttack]], few: bool, sound: bool) -> Iterable[Site]:
-    """Each client that every seed watched, by the strongest attack on it."""
+def _sites(
+    tables: Sequence[Sequence[MemberAttack]], usual: int, sound: bool, unlike: Sequence[str]
+) -> Iterable[Site]:
+    """Each client that every seed watched, by the strongest attack on it; ``usual``: how many non-members
+    were judged where a client does not say it."""
     sites: dict[str, list[Site]] = {}
     for same in tables:
         every = [{client.name: client for client in attempt.clients} for attempt in same]
         names = [name for name in every[0] if all(name in clients for clients in every)]
         for name in names:
             clients = [table[name] for table in every]
-            hits, area = (_widen(clients, measure, len(names)) for measure in ("tpr_at_1%", "auroc"))
+            kept, among = [client.scores for client in clients], len(names) * len(tables)
+            hits, area = (_over_seeds(kept, measure, among) for measure in ("tpr_at_1%", "auroc"))
             members = min(client.members for client in clients)
-            site = Site(same[0].name, same[0].taught, hits, area, few, sound, name, members)
+            judged = min(usual if client.judged is None else client.judged for client in clients)
+            few, alike = judged < FEWEST, name not in unlike
+            site = Site(same[0].name, same[0].taught, hits, area, few, sound, alike, name, members, judged)
             sites.setdefault(name, []).append(site)
     return [pick_strongest(several) for several in sites.values()]
 
 
-def _widen(clients: Sequence[Client], measure: str, among: int) -> Average:
-    """A measure over seeds, at a level at which the intervals of so many clients hold together. Where nothing
-    is known of what an interval rests on, it says so."""
+def _widen(scores: Sequence[Scores[Estimate]], measure: str, among: int) -> Average | None:
+    """A measure over seeds, at a level at which the intervals of so many clients and attacks hold together.
+    None where an interval rests on nothing that is known."""
+    bases = [table.table[measure].basis for table in scores]
+    return _over_seeds(scores, measure, among) if all(bases) else None
+
+
+def _over_seeds(scores: Sequence[Scores[Estimate]], measure: str, among: int) -> Average:
+    """The same; where nothing is known of what an interval rests on, it rules nothing out."""
     estimates = []
-    for estimate in (client.scores.table[measure] for client in clients):
+    for estimate in (table.table[measure] for table in scores):
         error, basis = (1 - estimate.level) / among, estimate.basis
         low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
         estimates.append(replace(estimate, low=low, high=high, level=1 - error))

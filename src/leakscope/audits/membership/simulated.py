@@ -19,6 +19,7 @@ from leakscope.audits.membership.judged import (
     Roster,
     WatchedFederation,
     check_attacks,
+    compare_sides,
     gather,
     judge,
     measure_worth,
@@ -31,7 +32,7 @@ from leakscope.audits.world import (
     describe_model,
     passes_whole,
 )
-from leakscope.core.dataset import Dataset
+from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.core.nouns import Attack, Defense, Params
 from leakscope.core.rng import seeded
@@ -39,7 +40,7 @@ from leakscope.defenses.training import MixupMMD
 from leakscope.measures.accounting import Accounted, account_shown, account_training
 from leakscope.results.cell import Cell
 from leakscope.results.kind import Measured, World
-from leakscope.training import Local, federate, shards
+from leakscope.training import Local, cut_sites, federate, shards
 from leakscope.training.recording import Recorder, Recording
 
 
@@ -50,8 +51,12 @@ class MembershipAudit:
     ``clients`` hold ``size`` records each, dealt ``how`` `training.shards` does, and train as ``local``
     says; the ``attacks`` are tried on ``scored`` of them (None: all). Of the records nobody trains on,
     ``known`` are the adversary's own, ``held`` set the thresholds, ``validation`` are the clients' for a
-    defense that needs some, and the rest are judged. ``seen`` and ``centred`` are `RecordedChannel`'s;
-    the rest is `training.federate`'s.
+    defense that needs some, and the rest are judged, or ``judged`` of them: then no more records are looked
+    at. ``seen`` and ``centred`` are `RecordedChannel`'s; the rest is `training.federate`'s. With ``how``
+    "site" every value of the private ``column`` is a client under its own name: of its records the
+    ``shares`` are its members, the adversary's own and held out, and the rest are judged, so that members
+    are told from other records of the same site; ``clients``, ``size``, ``scored``, ``known``, ``held`` and
+    ``validation`` are then not looked at.
     """
 
     attacks: tuple[Attack, ...]
@@ -62,9 +67,11 @@ class MembershipAudit:
     known: int = 600
     held: int = 400
     validation: int = 0
-    how: Literal["iid", "dirichlet", "user"] = "iid"
+    judged: int | None = None
+    how: Literal["iid", "dirichlet", "user", "site"] = "iid"
     alpha: float = 0.5
     column: str | None = None
+    shares: tuple[float, float, float] = (0.5, 0.1, 0.1)
     seen: Seen = "uploads"
     centred: bool = False
     fraction: float = 1.0
@@ -83,6 +90,8 @@ class MembershipAudit:
         require(self.validation >= 0, "MembershipAudit.validation", "at least 0", self.validation)
         scored = self.clients if self.scored is None else self.scored
         require(1 <= scored <= self.clients, "MembershipAudit.scored", "from 1 to all clients", scored)
+        some = len(self.shares) == 3 and min(self.shares) > 0 and sum(self.shares) < 1
+        require(some, "MembershipAudit.shares", "three positive shares that leave some", self.shares)
 
     def check(self, world: World) -> None:
         """Refuse what these records or this model cannot give: clients train one step on two records."""
@@ -103,18 +112,28 @@ class MembershipAudit:
             self, model, who, cell.rounds, cell.observed, defense=defense, rng=seeded(seed, "training")
         )
         with federation as (recording, history):
-            count = self.clients if self.seen != "uploads" else self.scored or self.clients
-            clients = tuple(str(c) for c in range(count))
-            rounds = cell.observed if self.seen == "broadcast" else ()  # no other uploads are recorded
             watched = WatchedFederation(
-                recording, settle(model, history), clients, rounds, self.seen, self.centred
+                recording,
+                settle(model, history),
+                tuple(str(c) for c in range(self._watched(who))),
+                cell.observed if self.seen == "broadcast" else (),  # no other uploads are recorded
+                self.seen,
+                self.centred,
+                who.names,
+                apart=bool(who.apart),
             )
+            alike = compare_sides(watched, who, history[0], seed=seed)
             attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed)
             utility = measure_worth(model, history[-1], who)
-            found = gather(attempts, watched, who, trials=cell.trials, utility=utility)
+            found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
         found = found.model_copy(update={"guarantee": self._account(cell, model)})
         net = describe_model(world, model, who.members[0], test=who.others)
         return Measured(found, describe(world.records), net)
+
+    def _watched(self, who: Roster) -> int:
+        """How many clients are looked at: all where their uploads are not told apart."""
+        every = len(who.members)
+        return every if self.seen != "uploads" or who.apart else self.scored or every
 
     def _prepare(self, world: World) -> tuple[Roster, nn.Module, Defense]:
         """Who is who, the model before it is trained, and the defense with records of the clients' own if it
@@ -154,7 +173,9 @@ class MembershipAudit:
 
 def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roster:
     """The records dealt, repetitions left out, scaled by the members' statistics."""
-    data = data.distinct()
+    data = _some(data, audit, rng).distinct()
+    if audit.how == "site":
+        return _sites_apart(data, audit, rng)
     apart = audit.known + audit.held + audit.validation
     if audit.how == "user":
         private, rest = _people_apart(data, audit, rng)
@@ -178,7 +199,23 @@ def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roste
         cuts.take(part).standardised(private) for part in torch.arange(len(rest)).split(sizes)
     )
     scaled = tuple(member.standardised(private) for member in members)
-    return Roster(scaled, known, held, others, validation if audit.validation else None)
+    people = audit.column if audit.how == "user" else None
+    return Roster(scaled, known, held, others, validation if audit.validation else None, people=people)
+
+
+def _some(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> Dataset:
+    """As many records, or records of as many people, as are looked at, and a tenth more for repetitions."""
+    if audit.judged is None or audit.how == "site":
+        return data
+    wanted = audit.clients * audit.size + audit.known + audit.held + audit.validation + audit.judged
+    wanted += wanted // 10
+    if audit.how != "user" or audit.column is None:
+        return data.take(torch.randperm(len(data), generator=rng)[:wanted])
+    codes = data.secret(audit.column)
+    people = torch.randperm(int(codes.max()) + 1, generator=rng)
+    counts = torch.bincount(codes, minlength=len(people))[people].cumsum(0)
+    chosen = people[: int((counts < wanted).sum()) + 1]
+    return data.take(torch.isin(codes, chosen).nonzero()[:, 0])
 
 
 def _people_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> tuple[Dataset, Dataset]:
@@ -200,6 +237,32 @@ def _people_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -
     return data.take((~outside).nonzero()[:, 0]), data.take(outside.nonzero()[:, 0])
 
 
+def _sites_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> Roster:
+    """Every site a client, and its non-members records of its own."""
+    if audit.column is None:
+        raise ArgumentError("MembershipAudit.column must name the column of sites where how is 'site'.")
+    dealt = []
+    for name, part in cut_sites(data, audit.column):
+        sizes = [int(share * len(part)) for share in audit.shares]
+        order = torch.randperm(len(part), generator=rng)
+        cuts = [part.take(rows) for rows in order.split([*sizes, len(part) - sum(sizes)])]
+        dealt.append((name, *cuts))
+    names, members, known, held, others = zip(*dealt, strict=True)
+    private = joined(members)
+    apart = tuple(
+        (mine.standardised(private), theirs.standardised(private))
+        for mine, theirs in zip(held, others, strict=True)
+    )
+    return Roster(
+        tuple(member.standardised(private) for member in members),
+        joined(known).standardised(private),
+        joined([mine for mine, _ in apart]),
+        joined([theirs for _, theirs in apart]),
+        apart=apart,
+        names=names,
+    )
+
+
 @contextmanager
 def record(
     audit: MembershipAudit,
@@ -214,7 +277,8 @@ def record(
     """The federation, trained: what was observed of it as a recording that goes with the block."""
     with TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder) / "run", model, model_name=type(model).__name__)
-        scored = audit.clients if audit.seen == "sum" else audit.scored or audit.clients
+        every = len(who.members)
+        scored = every if audit.seen == "sum" or who.apart else audit.scored or every
         observer = _Observer(recorder, frozenset(observed), scored)
         history = audit.federate(
             model, who.members, rounds=rounds, rng=rng, defense=defense, recorder=observer

@@ -12,8 +12,9 @@ from scipy import stats
 
 from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.judged import RATES
+from leakscope.measures.exchangeability import Exchangeability
 from leakscope.results.averages import Average, Curve
-from leakscope.results.cell import WORDS, stable, words
+from leakscope.results.cell import WORDS, group_by, stable, words
 from leakscope.results.chapter import LEAKS, SEVERITIES
 from leakscope.results.kind import Runs
 from leakscope.results.scores import Scores, Worth, tells
@@ -31,7 +32,8 @@ SETTINGS = (  # of a game
 @dataclass(frozen=True)
 class ClientReading:
     """One attack: the members it finds at 1% false alarms, and its ranking. ``few``: too few non-members
-    were judged to say what 1% of them is. ``sound``: nothing speaks against what was looked at."""
+    were judged to say what 1% of them is. ``sound``: nothing speaks against what was looked at. ``alike``:
+    members and non-members were not told apart without the updates, so that what is found is membership."""
 
     attack: str
     taught: bool
@@ -39,10 +41,14 @@ class ClientReading:
     auroc: Average
     few: bool
     sound: bool
+    alike: bool
 
     @property
     def severity(self) -> str:
-        """A word from the lower limit of the members found, or from that of the ranking."""
+        """A word from the lower limit of the members found, or from that of the ranking. Where members differ
+        from non-members in more than membership nothing can be said, of what was found or not."""
+        if not self.alike:
+            return "inconclusive"
         if not self.few and self.found.low >= SUBSTANTIAL:
             return "severe" if self.found.low >= SEVERE else "substantial"
         if not self.few and self.found.low > CHANCE:
@@ -83,6 +89,7 @@ class Site(ClientReading):
 
     client: str
     members: int
+    judged: int
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class Federation(Runs[MembershipFound]):
     sites: tuple[Site, ...]
     utility: Worth[Average]
     doubts: tuple[str, ...] = ()
+    unlike_clients: tuple[str, ...] = ()  # "": all at once
     number: int = 0
     differs: str = ""
 
@@ -164,6 +172,17 @@ class Federation(Runs[MembershipFound]):
         game = {key: value for key, value in self.cell.game.items() if key not in said}
         cell = {k: value for k, value in self.cell.described.items() if k not in (*ASIDE, "trials")}
         return stable([game, cell])
+
+    @property
+    def checks(self) -> list[Exchangeability]:
+        """Of every client the comparison that tells members from non-members best, over seeds."""
+        groups = group_by((check for found in self.founds for check in found.alike), lambda c: c.client)
+        return [min(checks, key=lambda check: check.p) for checks in groups.values()]
+
+    @property
+    def by_site(self) -> bool:
+        """Whether clients are sites, and non-members records of the same site."""
+        return bool(self.cell.game.get("how") == "site")
 
     @property
     def watched(self) -> str:

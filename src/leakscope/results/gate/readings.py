@@ -102,7 +102,7 @@ def read(result: Result[Any]) -> list[Reading]:
     """Everything that one result says."""
     asked = kind_named(result.kind).ask(result.cell)
     rows = numbers(result)
-    if rows[0].error:
+    if all(row.error for row in rows):
         reason = rows[0].error.rstrip(".")
         return [
             Reading(
@@ -125,7 +125,9 @@ def read(result: Result[Any]) -> list[Reading]:
 
 def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: Sequence[Number]) -> Reading:
     first = group[0]
-    ordered = group_by(sorted(group, key=lambda row: row.level or 0.0), lambda row: row.measure)
+    failure = next((row.error.rstrip(".") for row in group if row.error), "")
+    there = [] if failure else sorted(group, key=lambda row: row.level or 0.0)
+    ordered = group_by(there, lambda row: row.measure)
     return Reading(
         key=result.key,
         seed=result.seed,
@@ -140,6 +142,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
         doubted=any(not check.passed for _, check in find_checks(result.found)),
         apart=getattr(result.found, "apart", True),
+        failure=failure,
     )
 
 
