@@ -46,7 +46,7 @@ from leakscope import (
     seeded,
     success_rate,
 )
-from leakscope.attacks.joint import _Shape
+from leakscope.attacks.discriminant import Moments, Shape
 from leakscope.attacks.users import _TwoCovariances
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Heard
@@ -136,14 +136,19 @@ def drawn(seed: int, n: int = 600, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
     return x, secrets
 
 
+def shape_of(x: np.ndarray, secrets: np.ndarray, m: int = 3) -> Shape:
+    return Shape(Moments.of(x, secrets, m), x, secrets, quadratic=5)
+
+
 def differences(said: np.ndarray) -> np.ndarray:
     return said[:, 1:] - said[:, :1]
 
 
 def test_without_a_ridge_the_discriminant_is_scikit_learns():
     x, secrets = drawn(0)
-    shape = _Shape.of(x, secrets, 3, Joint(quadratic=5))
-    ours = differences(shape.discriminant(np.zeros(5), 1e-12, 0.0)(x))
+    shape = shape_of(x, secrets)
+    flat, bent = shape.discriminants(np.zeros(5), np.full(5, 1e-12), [0.0, 1 - 1e-9])
+    ours = differences(flat(x))
     weights = np.bincount(secrets) / len(secrets)
     common = sum(w * np.cov(x[secrets == c].T, ddof=0) for c, w in enumerate(weights))
     theirs = LinearDiscriminantAnalysis(solver="lsqr", priors=weights).fit(x, secrets)
@@ -153,7 +158,7 @@ def test_without_a_ridge_the_discriminant_is_scikit_learns():
     each = np.stack([stats.multivariate_normal(mean, common).logpdf(x) for mean in means], axis=1)
     assert np.allclose(ours, differences(each), atol=1e-8)
     quadratic = QuadraticDiscriminantAnalysis(priors=[1 / 3] * 3).fit(x, secrets)
-    own = differences(shape.discriminant(np.zeros(5), 1e-12, 1 - 1e-9)(x))
+    own = differences(bent(x))
     # scikit-learn divides a value's squares by n - 1
     scaled = np.stack(
         [stats.multivariate_normal(means[c], np.cov(x[secrets == c].T, ddof=0)).logpdf(x) for c in range(3)],
@@ -166,7 +171,8 @@ def test_without_a_ridge_the_discriminant_is_scikit_learns():
 def test_known_noise_is_added_to_the_covariance():
     x, secrets = drawn(1)
     noise = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
-    said = _Shape.of(x, secrets, 3, Joint(quadratic=5)).discriminant(noise, 1e-12, 0.0)(x)
+    (say,) = shape_of(x, secrets).discriminants(noise, np.full(5, 1e-12), [0.0])
+    said = say(x)
     weights = np.bincount(secrets) / len(secrets)
     common = sum(w * np.cov(x[secrets == c].T, ddof=0) for c, w in enumerate(weights)) + np.diag(noise)
     means = [x[secrets == c].mean(0) for c in range(3)]
@@ -334,7 +340,8 @@ def test_the_strongest_is_chosen_on_records_that_it_did_not_learn_from(parts, by
     attack = Strongest((Fixed(0.6, games), Fixed(0.9, games), Fixed(0.7, games)), by, rehearsals=200)
     game = Inference(parts[0], "group", batch=4)
     knowledge = Knowledge(game.on(parts[2]), Plain(), 2_000, game.chances)
-    best, scores = attack.judged(knowledge, seeded(0))
+    choice = attack.judged(knowledge, seeded(0))
+    best, scores = choice.place, choice.scores
     assert max(range(3), key=scores.__getitem__) == best == attack.chosen(knowledge, seeded(0)) == 1
     assert all(len(one.data) < len(parts[2]) for one in games)
     transcript = play(game, Plain(), attack, knowledge, trials=400, rng=seeded(1))
@@ -347,7 +354,7 @@ def test_many_values_are_rehearsed_often_enough_to_choose_by():
     data = Dataset(torch.randn(1_600, 3, generator=rng), codes % 2, {"unit": codes}, name="units")
     game = Inference(data, "unit", batch=4)
     attack = Strongest((Joint(components=5), Joint(components=16)), "loss", rehearsals=100)
-    _, scores = attack.judged(Knowledge(game.on(data), Plain(), 2_000), seeded(1))
+    scores = attack.judged(Knowledge(game.on(data), Plain(), 2_000), seeded(1)).scores
     assert len(scores) == 2
 
 
@@ -397,7 +404,8 @@ def test_noise_inside_local_steps_is_taken_off_too(parts, channel):
 
 def test_a_value_that_was_never_rehearsed_is_never_said():
     x, secrets = drawn(0)
-    said = _Shape.of(x, secrets, 4, Joint(quadratic=5)).discriminant(np.zeros(5), 0.01, 0.5)(1e6 * x)
+    (say,) = shape_of(x, secrets, 4).discriminants(np.zeros(5), np.full(5, 0.01), [0.5])
+    said = say(1e6 * x)
     assert not (said.argmax(1) == 3).any()
 
 
@@ -429,7 +437,7 @@ def test_of_people_the_strongest_is_chosen_on_others_than_it_learned_from(crowd)
             return guess
 
     attack = Strongest((Meets(), Prototype(8, 32, epochs=20), PLDA()), "loss", rehearsals=200)
-    best, _ = attack.judged(Knowledge(crowd[1], Plain(), 200), seeded(0))
+    best = attack.judged(Knowledge(crowd[1], Plain(), 200), seeded(0)).place
     assert not met[0] & met[1]
     assert best > 0
 
@@ -438,7 +446,7 @@ def test_where_records_are_too_few_to_choose_by_the_first_is_played():
     few = synthetic(records=60).split(seeded(0), secret="group", train=20, public=20)[2]
     knowledge = Knowledge(Inference(few, "group", batch=4), Plain(), 100)
     attack = Strongest((Fixed(0.6, []), Fixed(0.9, [])), "loss")
-    assert attack.judged(knowledge, seeded(0)) == (0, ())
+    assert attack.judged(knowledge, seeded(0)).scores == ()
     assert attack.chosen(knowledge, seeded(0)) == 0
 
 

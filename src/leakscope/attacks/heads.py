@@ -5,7 +5,7 @@ Paper 000 compares these five (B.1, figure 10) and uses the forest of 50 trees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 
 from leakscope.core.errors import ArgumentError, require
 
+FEW_TREES = 10  # tell whether more are worth while
 Classifier = Any  # a scikit-learn estimator: fit, predict_proba, classes_
 
 
@@ -48,6 +49,10 @@ class RandomForest:
     def __post_init__(self) -> None:
         require(self.trees >= 1, "RandomForest.trees", "at least 1", self.trees)
         require(self.leaf >= 1, "RandomForest.leaf", "at least 1", self.leaf)
+
+    @property
+    def lighter(self) -> RandomForest:
+        return replace(self, trees=min(self.trees, FEW_TREES))
 
     def fresh(self, seed: int) -> Classifier:
         return RandomForestClassifier(

@@ -45,6 +45,11 @@ class Posterior:
     def __post_init__(self) -> None:
         require(self.votes is None or self.votes > 0, "Posterior.votes", "positive", self.votes)
 
+    @property
+    def lighter(self) -> Posterior:
+        """What tells in less time whether it is worth while."""
+        return replace(self, head=getattr(self.head, "lighter", self.head), ordinal=False)
+
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
         view, secrets = knowledge.simulate(deal)
@@ -110,6 +115,11 @@ class NoiseAware:
 
     def __post_init__(self) -> None:
         require(self.draws >= 1, "NoiseAware.draws", "at least 1", self.draws)
+
+    @property
+    def lighter(self) -> NoiseAware:
+        """What tells in less time whether it is worth while."""
+        return replace(self, head=getattr(self.head, "lighter", self.head), ordinal=False, draws=1)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -17,6 +18,7 @@ from leakscope.core.errors import require
 from leakscope.core.nouns import Layers, Release, flatten
 from leakscope.core.rng import integer
 
+HELD = 256_000_000  # bytes of one round's releases that may be kept
 Features = Callable[[Release], Tensor]  # (trials, features)
 
 
@@ -148,15 +150,19 @@ class FirstInput(Map):
 @dataclass(frozen=True)
 class PCA:
     """Principal components of the rehearsed gradients (paper 000, table 2: 50), fitted on at most
-    ``rows`` of them so that memory stays bounded."""
+    ``rows`` of them so that memory stays bounded. ``turns`` of the power method find them: 1 finds the
+    widest, and for the others directions that are nearly as wide, in a third of the time; None: as many as
+    scikit-learn thinks right, 4 or 7."""
 
     keeps_noise: ClassVar[bool] = True
     components: int = 50
     rows: int = 2_000
+    turns: int | None = None
 
     def __post_init__(self) -> None:
         require(self.components >= 1, "PCA.components", "at least 1", self.components)
         require(self.rows >= 2, "PCA.rows", "at least 2", self.rows)
+        require(self.turns is None or self.turns >= 1, "PCA.turns", "at least 1", self.turns)
 
     def fit(self, release: Release, rng: torch.Generator) -> Features:
         sample = _head(release, self.rows)
@@ -164,7 +170,10 @@ class PCA:
         if bool((sample == sample[0]).all()):  # nothing varies: there is no direction to find
             return _each(lambda layers: flatten(layers)[:, :1] * 0)
         wanted = min(self.components, *sample.shape)
-        fitted = Components(wanted, svd_solver="randomized", random_state=integer(rng)).fit(sample.numpy())
+        turns: int | Literal["auto"] = self.turns or "auto"
+        fitted = Components(
+            wanted, svd_solver="randomized", iterated_power=turns, random_state=integer(rng)
+        ).fit(sample.numpy())
         return _each(lambda layers: torch.from_numpy(fitted.transform(flatten(layers).numpy())))
 
 
@@ -183,6 +192,20 @@ def _head(release: Release, rows: int) -> Tensor:
         if have >= rows:
             break
     return torch.cat(parts)
+
+
+def held(releases: Sequence[Release]) -> list[Release]:
+    """Releases of one round that are computed once and kept, where all of them take at most `HELD` bytes."""
+    kept, size = [], 0
+    for release in releases:
+        blocks = []
+        for layers in release.blocks():
+            blocks.append(layers)
+            size += sum(tensor.nbytes for tensor in layers.values())
+            if size > HELD:
+                return list(releases)
+        kept.append(Release(release.params, partial(iter, blocks)))
+    return kept
 
 
 def sampled(releases: Sequence[Release], rows: int) -> Release:

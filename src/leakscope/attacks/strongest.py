@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,16 +12,44 @@ import torch
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score
 from torch import Tensor
 
+from leakscope.attacks.reductions import held
 from leakscope.attacks.rehearsal import parted, unkeyed
 from leakscope.attacks.representations import Fisher, Network
 from leakscope.core.calibration import calibrate, learn_calibration, log_losses
 from leakscope.core.errors import DataError, require
-from leakscope.core.nouns import Attack, Guess, Heard, Knowledge, View
+from leakscope.core.nouns import Attack, Crossfitted, Guess, Heard, Knowledge, Rehearsed, View
 from leakscope.core.rng import fork, integer
 from leakscope.games.referee import without_release
 
 EACH = 20  # rehearsals of a value in the choice, at least
 RIDGE = 1e-2  # on the calibration's parameters, which keeps them finite where all is told without error
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The ``attack`` to play, its place, and of every attack that was heard how well it does, more being
+    better, and whether it was heard as it is played or ``brief``ly."""
+
+    attack: Attack
+    place: int
+    scores: tuple[float, ...] = ()
+    brief: tuple[bool, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Taught:
+    """An attack that has learned already what it knows."""
+
+    hear: Callable[[View], Heard]
+    rehearsed: Rehearsed
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        return lambda view: self.hear(view).evidence[None]
+
+    def crossfit(
+        self, knowledge: Knowledge, rng: torch.Generator
+    ) -> tuple[Callable[[View], Heard], Rehearsed]:
+        return self.hear, self.rehearsed
 
 
 @dataclass(frozen=True)
@@ -28,46 +58,105 @@ class Strongest:
 
     Each attack learns on part of the adversary's records and is judged on the others, ``by`` AUROC, one
     value against the rest, by balanced accuracy at equal odds, or by the log loss of calibrated evidence;
-    the best one then learns on all of them. The choice sees nothing of the real game. ``rehearsals`` are at
-    most so many in the choice, and 20 of each value; None: as many as there are.
+    the best one then learns on all of them. The choice sees nothing of the real game.
+
+    By loss, an attack that is fitted across folds is judged by what it said of folds that it had not learned
+    from, and what it learned is kept. Any other is first heard briefly: in its lighter form, where it has
+    one, after at most so many ``rehearsals``, and 20 of each value. It goes on to learn from all only if its
+    loss is then at most ``margin`` nats, or half as much again, above the least so far. Once a loss is
+    ``enough`` or less no other attack can gain more than that, and no other is heard. ``rehearsals`` None: no
+    attack is heard briefly.
     """
 
     attacks: tuple[Attack, ...] = (Network(), Fisher())
     by: Literal["auroc", "balanced", "loss"] = "auroc"
     rehearsals: int | None = None
+    margin: float = 0.1
+    enough: float = 0.05
 
     def __post_init__(self) -> None:
         require(len(self.attacks) > 0, "Strongest.attacks", "at least one", self.attacks)
         require(self.by in _JUDGES, "Strongest.by", " or ".join(map(repr, _JUDGES)), self.by)
         few = self.rehearsals is None or self.rehearsals >= 2
         require(few, "Strongest.rehearsals", "at least 2", self.rehearsals)
+        for name in ("margin", "enough"):
+            require(getattr(self, name) >= 0, f"Strongest.{name}", "at least 0", getattr(self, name))
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         choose, learn = fork(rng, 2)
-        return self.attacks[self.chosen(knowledge, choose)](knowledge, learn)
+        return self.choose(knowledge, choose)(knowledge, learn)
+
+    def choose(self, knowledge: Knowledge, rng: torch.Generator) -> Attack:
+        """The attack that does best on the adversary's held-out records; the first where there are too few
+        records to hold some out."""
+        return self.judged(knowledge, rng).attack
 
     def chosen(self, knowledge: Knowledge, rng: torch.Generator) -> int:
-        """The place of the attack that does best on the adversary's held-out records; the first where there
-        are too few records to hold some out."""
-        return self.judged(knowledge, rng)[0]
+        """The place of that attack."""
+        return self.judged(knowledge, rng).place
 
-    def judged(self, knowledge: Knowledge, rng: torch.Generator) -> tuple[int, tuple[float, ...]]:
-        """That place, and how well each attack does there, more being better; none where records are too
-        few."""
+    def judged(self, knowledge: Knowledge, rng: torch.Generator) -> Choice:
+        """That attack, and how well each does there; none is heard where records are too few."""
         cut, deal, *learn = fork(rng, 2 + len(self.attacks))
         try:
             first, second = parted(knowledge, cut)
         except DataError:
-            return 0, ()
+            return Choice(self.attacks[0], 0)
+        few = first.trials
         if self.rehearsals is not None:
             few = min(max(self.rehearsals, EACH * len(knowledge.belief)), knowledge.trials)
-            first, second = (replace(part, trials=few) for part in (first, second))
+            second = replace(second, trials=few)
         view, secrets = unkeyed(second, deal).simulate(deal)
-        judge = _JUDGES[self.by]
-        scores = [
-            judge(_evidence(a, first, view, own), secrets) for a, own in zip(self.attacks, learn, strict=True)
-        ]
-        return max(range(len(scores)), key=scores.__getitem__), tuple(scores)
+        shown = replace(view, releases=tuple(held(view.releases)))
+        others = _Others(first, shown, secrets, _JUDGES[self.by])
+        best, choice = -math.inf, Choice(self.attacks[0], 0)
+        for i, (attack, own) in enumerate(zip(self.attacks, learn, strict=True)):
+            score, brief, played = self._hear(attack, knowledge, others, own, few=few, best=best)
+            scores, briefs = (*choice.scores, score), (*choice.brief, brief)
+            best, choice = (
+                (score, Choice(played, i, scores, briefs))
+                if score > best and not brief
+                else (best, replace(choice, scores=scores, brief=briefs))
+            )
+            if self.by == "loss" and -best <= self.enough:
+                break
+        return choice
+
+    def _hear(
+        self,
+        attack: Attack,
+        knowledge: Knowledge,
+        others: _Others,
+        rng: torch.Generator,
+        *,
+        few: int,
+        best: float,
+    ) -> tuple[float, bool, Attack]:
+        """How well an attack does, whether it was heard briefly only, and the attack to play."""
+        if self.by != "loss":
+            return others.score(attack, few, rng), False, attack
+        if isinstance(attack, Crossfitted):
+            taught = Taught(*attack.crossfit(knowledge, rng))
+            return _loss(taught.rehearsed.heard.evidence[None], taught.rehearsed.secrets), False, taught
+        brief, whole = fork(rng, 2)
+        if few < others.first.trials and best > -math.inf:
+            score = others.score(getattr(attack, "lighter", attack), few, brief)
+            if score < best - max(self.margin, -best / 2):
+                return score, True, attack
+        return others.score(attack, others.first.trials, whole), False, attack
+
+
+@dataclass(frozen=True, eq=False)
+class _Others:
+    """Knowledge to learn from, and challenges of other records to be judged on."""
+
+    first: Knowledge
+    view: View
+    secrets: Tensor
+    judge: Callable[[Tensor, Tensor], float]
+
+    def score(self, attack: Attack, trials: int, rng: torch.Generator) -> float:
+        return self.judge(_evidence(attack, replace(self.first, trials=trials), self.view, rng), self.secrets)
 
 
 def _evidence(attack: Attack, knowledge: Knowledge, view: View, rng: torch.Generator) -> Tensor:

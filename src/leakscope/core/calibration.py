@@ -82,11 +82,11 @@ class _Trials:
             value, slope, curve = self.loss(way)
             step = np.zeros_like(way)
             step[free] = -np.linalg.solve(curve[free, free], slope[free])
+            if -(slope @ step) < ENOUGH:  # less than rounding can tell
+                return way + step
             while self.loss(way + step)[0] > value + 1e-4 * slope @ step:
                 step /= 2
             way = way + step
-            if -(slope @ step) < ENOUGH:
-                break
         return way
 
     def loss(self, way: Array) -> tuple[float, Array, Array]:

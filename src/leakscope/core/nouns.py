@@ -285,6 +285,13 @@ class Certifying(Attack, Protocol):
         ...
 
 
+@runtime_checkable
+class Choosing(Attack, Protocol):
+    """Several attacks, of which one is chosen by what the adversary knows."""
+
+    def choose(self, knowledge: Knowledge, rng: torch.Generator) -> Attack: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Knowledge:
     """What the adversary may use: the game on public records, the channel it believes in (the

@@ -12,6 +12,7 @@ from leakscope.core.nouns import (
     Attack,
     Certifying,
     Channel,
+    Choosing,
     Crossfitted,
     Game,
     Guess,
@@ -41,6 +42,8 @@ def play(
     """The adversary learns from its knowledge, the game deals, the adversary guesses."""
     agree(game, channel, knowledge)
     seed, (deal,) = integer(rng), fork(rng, 1)
+    if isinstance(attack, Choosing):
+        attack = attack.choose(knowledge, seeded(seed, "choice"))
     if isinstance(attack, Crossfitted) and knowledge.calibration:
         hear, rehearsed = attack.crossfit(knowledge, torch.Generator().manual_seed(seed))
         view, secrets = game.deal(channel, trials, deal)

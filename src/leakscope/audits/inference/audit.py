@@ -101,10 +101,11 @@ def choose_attack(
     attack, table = _attacks(world, stage), world.cell.attack
     if not isinstance(attack, Strongest):
         return attack, words(table), ()
-    best, scores = attack.judged(knowledge, seeded(world.seed, "choice"))
+    choice = attack.judged(knowledge, seeded(world.seed, "choice"))
     names = [words(part) for part in table["attacks"]]
-    tried = tuple(Candidate(attack=name, score=score) for name, score in zip(names, scores, strict=False))
-    return attack.attacks[best], names[best], tried
+    heard = zip(names, choice.scores, choice.brief, strict=False)
+    tried = tuple(Candidate(attack=name, score=score, brief=brief) for name, score, brief in heard)
+    return choice.attack, names[choice.place], tried
 
 
 def _attacks(world: World, stage: Stage) -> Attack:

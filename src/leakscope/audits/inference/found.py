@@ -45,10 +45,12 @@ class Guarantee(FrozenModel):
 
 class Candidate(FrozenModel):
     """An attack among which the one that was played was chosen, and minus its log loss, in nats, on public
-    records that it had not learned from."""
+    records that it had not learned from. ``brief``: after few rehearsals, in its lighter form if it has one,
+    which was so far behind that it did not go on."""
 
     attack: str
     score: float
+    brief: bool = False
 
 
 class Played(FrozenModel):
