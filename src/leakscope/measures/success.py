@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
+from scipy.special import betaincinv
 
 from leakscope.core.basis import Alarms, Counts, Effective
 from leakscope.core.errors import ArgumentError, require
@@ -27,8 +28,10 @@ Bools = NDArray[np.bool_]
 
 def proportion(name: str, hits: int, n: int, *, level: float = 0.95) -> Estimate:
     """A share of trials with its exact (Clopper-Pearson) interval."""
-    limits = stats.binomtest(hits, n).proportion_ci(level, method="exact")
-    return Estimate(name, hits / n, limits.low, limits.high, level, n, "Clopper-Pearson", Counts(hits, n))
+    tail = (1 - level) / 2
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    return Estimate(name, hits / n, low, high, level, n, "Clopper-Pearson", Counts(hits, n))
 
 
 def success_rate(transcript: Transcript, *, level: float = 0.95) -> Estimate:
