@@ -137,7 +137,7 @@ def drawn(seed: int, n: int = 600, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shape_of(x: np.ndarray, secrets: np.ndarray, m: int = 3) -> Shape:
-    return Shape(Moments.of(x, secrets, m), x, secrets, quadratic=5)
+    return Shape(Moments.of(x, secrets, m), lambda: (x, secrets), quadratic=5)
 
 
 def differences(said: np.ndarray) -> np.ndarray:

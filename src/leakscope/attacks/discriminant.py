@@ -39,22 +39,19 @@ class Moments:
             np.sum([part.squares for part in parts], axis=0),
         )
 
-    def without(self, part: Moments) -> Moments:
-        return Moments(self.counts - part.counts, self.sums - part.sums, self.squares - part.squares)
-
     def among(self, columns: Codes) -> Moments:
         return Moments(self.counts, self.sums[:, columns], self.squares[np.ix_(columns, columns)])
 
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """Values by the means (m, d) of their features and by their common covariance (d, d); ``x`` and
-    ``secrets`` are what the moments are of. ``ordinal``: the means lie on one line. Among the ``quadratic``
-    widest directions each value has a covariance of its own. Values that were never told have none."""
+    """Values by the means (m, d) of their features and by their common covariance (d, d); ``rows`` are what
+    the moments are of, features (n, d) and secrets (n,). ``ordinal``: the means lie on one line. Among the
+    ``quadratic`` widest directions each value has a covariance of its own. Values that were never told have
+    none."""
 
     moments: Moments
-    x: Array
-    secrets: Codes
+    rows: Callable[[], tuple[Array, Codes]]
     quadratic: int
     ordinal: bool = False
 
@@ -99,8 +96,9 @@ class Shape:
     @cached_property
     def each(self) -> Array:
         """Each value's own covariance (m, q, q) there."""
-        inside = (self.x - self.means[self.secrets]) @ self.basis
-        own = [inside[self.secrets == value] for value in range(len(self.means))]
+        x, secrets = self.rows()
+        inside = (x - self.means[secrets]) @ self.basis
+        own = [inside[secrets == value] for value in range(len(self.means))]
         return np.stack([part.T @ part / max(len(part), 1) for part in own])
 
     def discriminants(self, noise: Array, ridge: Array, owns: Sequence[float]) -> list[Say]:

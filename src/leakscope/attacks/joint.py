@@ -52,7 +52,7 @@ class Joint:
     own: tuple[float, ...] = (0.0, 0.5, 0.9)
     quadratic: int = 60
     folds: int = 5
-    width: int = 600
+    width: int = 1_200
 
     def __post_init__(self) -> None:
         for name in ("components", "quadratic", "width"):
@@ -212,9 +212,8 @@ class _Lesson:
     def _fit(self, columns: Codes, ridge: float, own: float) -> tuple[Say, Array]:
         (said,) = self._cross(self._shapes(columns), columns, ridge, [own])
         way = self._calibration(said)
-        (last,) = self._shape(columns, self._whole, np.full(len(self.fold), True)).discriminants(
-            self.noise[columns], ridge * self.shrink[columns], [own]
-        )
+        whole = self._shape(columns, self._whole, np.full(len(self.fold), True))
+        (last,) = whole.discriminants(self.noise[columns], ridge * self.shrink[columns], [own])
         return lambda unseen: calibrate(last(unseen[:, columns]), way), calibrate(said, way)
 
     @cached_property
@@ -226,18 +225,19 @@ class _Lesson:
     def _whole(self) -> Moments:
         return Moments.together(self._parts)
 
+    @cached_property
+    def _others(self) -> list[Moments]:
+        """Those of the challenges without each fold."""
+        return [Moments.together([*self._parts[:i], *self._parts[i + 1 :]]) for i in range(len(self._parts))]
+
     def _shapes(self, columns: Codes) -> list[Shape]:
-        """Of the challenges without each fold."""
-        return [
-            self._shape(columns, self._whole.without(part), self.fold != i)
-            for i, part in enumerate(self._parts)
-        ]
+        return [self._shape(columns, others, self.fold != i) for i, others in enumerate(self._others)]
 
     def _shape(self, columns: Codes, moments: Moments, rows: NDArray[np.bool_]) -> Shape:
-        x = self.x[np.ix_(rows, columns)]
-        return Shape(
-            moments.among(columns), x, self.secrets[rows], self.attack.quadratic, self.attack.ordinal
-        )
+        def shown() -> tuple[Array, Codes]:
+            return self.x[np.ix_(rows, columns)], self.secrets[rows]
+
+        return Shape(moments.among(columns), shown, self.attack.quadratic, self.attack.ordinal)
 
     def _cross(
         self, shapes: Sequence[Shape], columns: Codes, ridge: float, owns: Sequence[float]

@@ -166,15 +166,19 @@ class PCA:
 
     def fit(self, release: Release, rng: torch.Generator) -> Features:
         sample = _head(release, self.rows)
-        require(bool(sample.isfinite().all()), "PCA: what is released", "finite numbers", "nan or inf")
-        if bool((sample == sample[0]).all()):  # nothing varies: there is no direction to find
+        lowest, highest = sample.amin(0), sample.amax(0)  # nan if anything is
+        finite = bool(lowest.isfinite().all() and highest.isfinite().all())
+        require(finite, "PCA: what is released", "finite numbers", "nan or inf")
+        if lowest.equal(highest):  # nothing varies: there is no direction to find
             return _each(lambda layers: flatten(layers)[:, :1] * 0)
         wanted = min(self.components, *sample.shape)
         turns: int | Literal["auto"] = self.turns or "auto"
         fitted = Components(
             wanted, svd_solver="randomized", iterated_power=turns, random_state=integer(rng)
         ).fit(sample.numpy())
-        return _each(lambda layers: torch.from_numpy(fitted.transform(flatten(layers).numpy())))
+        basis = torch.from_numpy(fitted.components_.T.copy())
+        centre = torch.from_numpy(fitted.mean_).to(basis.dtype) @ basis
+        return _each(lambda layers: flatten(layers).to(basis.dtype) @ basis - centre)
 
 
 def unit(rows: Tensor) -> Tensor:
