@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from leakscope import Column, Dataset, Distribution, Inference, UserInference, seeded
+from leakscope import Column, Dataset, Distribution, Inference, Silent, UserInference, seeded
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Release
 
@@ -134,7 +134,7 @@ def test_people_with_too_few_records_are_left_out_and_too_few_people_refused(tab
         UserInference(table, "person", candidates=4, batch=6)
 
 
-def test_splits_are_disjoint_balanced_and_scaled_by_training_statistics(table):
+def test_splits_are_disjoint_alike_and_scaled_by_training_statistics(table):
     numbered = Dataset(
         table.x, table.y, {**table.private, "row": torch.arange(200)}, name="t", columns=table.columns
     )
@@ -142,13 +142,35 @@ def test_splits_are_disjoint_balanced_and_scaled_by_training_statistics(table):
     rows = [set(part.private["row"].tolist()) for part in (train, test, public)]
     assert [len(r) for r in rows] == [100, 60, 40]
     assert len(rows[0] | rows[1] | rows[2]) == 200
-    assert torch.bincount(public.private["sex"]).tolist() == [20, 20]
+    assert torch.bincount(public.private["sex"]).tolist() == [26, 14]  # as among all 200
     assert train.x[:, 0].mean().item() == pytest.approx(0, abs=1e-6)
     assert train.x[:, 0].std(correction=0).item() == pytest.approx(1, abs=1e-5)
     assert set(train.x[:, 1:].unique().tolist()) == {0.0, 1.0}
     raw = table.x[train.private["row"], 0]
     expected = (table.x[test.private["row"], 0] - raw.mean()) / raw.std(correction=0)
     torch.testing.assert_close(test.x[:, 0], expected)
+
+
+def test_a_split_leaves_every_part_the_population_it_came_from():
+    """A rare value that is kept for the public records is gone from the private ones: guessing, advantage and
+    utility would be about other people."""
+    kind = torch.tensor([0] * 892 + [1] * 108)
+    data = Dataset(torch.randn(1_000, 2, generator=seeded(0)), torch.arange(1_000) % 2, {"kind": kind})
+    shares = [part.private["kind"].double().mean().item() for part in data.split(seeded(0), secret="kind")]
+    assert shares[2] == pytest.approx(0.108, abs=0.005)
+    assert shares[0] == pytest.approx(0.108, abs=0.02)
+    rest = [part.private["kind"] for part in data.split(seeded(0), secret="kind")[:2]]
+    assert torch.cat(rest).double().mean().item() == pytest.approx(0.108, abs=0.005)
+    private, _, public = data.split(seeded(0), secret="kind")
+    _, secrets = Inference(private, "kind", batch=4).on(public).deal(Silent(), 2_000, seeded(1))
+    assert secrets.double().mean().item() == pytest.approx(0.5, abs=0.04)  # rehearsals are balanced
+
+
+def test_of_several_values_the_public_share_of_one_is_its_own():
+    race = torch.tensor([0] * 500 + [1] * 250 + [2] * 150 + [3] * 100)
+    data = Dataset(torch.randn(1_000, 2, generator=seeded(0)), torch.arange(1_000) % 2, {"race": race})
+    public = data.split(seeded(0), secret="race", train=300, public=400)[2]
+    assert torch.bincount(public.private["race"]).tolist() == [200, 100, 60, 40]
 
 
 def test_people_are_split_whole(table):
@@ -159,7 +181,7 @@ def test_people_are_split_whole(table):
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"train": 200}, {"public": 150}, {"public": 1}, {"by": "person", "train": 15, "public": 5}]
+    "sizes", [{"train": 200}, {"public": 200}, {"public": 1}, {"by": "person", "train": 15, "public": 5}]
 )
 def test_impossible_splits_are_refused(table, sizes):
     secret = None if "by" in sizes else "sex"

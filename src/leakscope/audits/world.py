@@ -67,8 +67,8 @@ def describe(records: Dataset, *, digest: str | None = None) -> RecordsUsed:
 def split(
     world: World, records: Dataset | None = None, *, standardise: bool = True, balanced: bool = True
 ) -> Parts:
-    """By record, or, where the game is about people or the data says whose a record is, by person. Public
-    records are ``balanced`` over the secret, or drawn as they come."""
+    """By record, or, where the game is about people or the data says whose a record is, by person. Parts are
+    ``balanced``, each with the secret's values as often as all records have them, or drawn as they come."""
     records, game = world.records if records is None else records, world.cell.game
     playable = records
     if game.get("user"):  # only those who can give two batches are split (paper 000, 5.1.4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from leakscope.core.columns import Fate, arrange, learn
 from leakscope.core.errors import DataError
 
 TRAIN, PUBLIC = 5_000, 1_000  # paper 000, section 5.1.4
-SHADOW_SHARE = 0.4  # of the rarest secret value that may become public by default
+SHADOW_SHARE = 0.4  # of all records that may become public by default
 TRAIN_SHARE = 0.7  # of what is not public that becomes private by default
 
 
@@ -180,9 +181,10 @@ class Dataset:
     ) -> tuple[Dataset, Dataset, Dataset]:
         """Private training, test and public records, disjoint, scaled by training statistics.
 
-        The public records are balanced over ``secret``. With ``by="speaker"`` people are split,
-        not records, and ``train`` and ``public`` count people. Sizes left out are the paper's
-        (5,000 and 1,000 records), or what a smaller table allows.
+        Public and other records have each value of ``secret`` as often as all records do: it is the
+        adversary's rehearsals that draw values at equal odds. With ``by="speaker"`` people are split, not
+        records, and ``train`` and ``public`` count people. Sizes left out are the paper's (5,000 and 1,000
+        records), or what a smaller table allows.
         """
         rows = (
             _rows_by_person(self, by, rng, train=train, public=public)
@@ -245,23 +247,18 @@ def _rows_by_record(
     groups = [order[codes == code] for code in codes.unique()]
     if secret and len(groups) < 2:
         raise DataError(f"{data.name}: secret {secret!r} has one value only; there is nothing to infer.")
-    rarest = min(len(group) for group in groups)
-    each = (public if public is not None else PUBLIC) // len(groups)
-    if public is None:
-        each = min(each, int(rarest * SHADOW_SHARE))
-    if not secret and not 1 <= each < rarest:
+    wanted = public if public is not None else min(PUBLIC, int(len(data) * SHADOW_SHARE))
+    counts = _shares([len(group) for group in groups], wanted)
+    if not all(1 <= count < len(group) for count, group in zip(counts, groups, strict=True)):
+        what = f"the rarest value of {secret!r} has" if secret else "the data has"
         raise DataError(
-            f"{data.name}: {each} public records were asked of {rarest} in all; ask for fewer public records."
+            f"{data.name}: {wanted} public records were asked of {len(data)} in all, and {what} too few for "
+            f"that; ask for another number of public records or merge rare values.",
+            public=f"{what} too few records for the public ones that were asked; ask for another number of "
+            f"public records or merge rare values.",
         )
-    if not 1 <= each < rarest:
-        raise DataError(
-            f"{data.name}: {each} public records for each value of {secret!r} were asked, and the rarest "
-            f"value has {rarest} records in all; ask for fewer public records or merge rare values.",
-            public=f"the rarest value of {secret!r} has too few records for the public ones that were asked; "
-            f"ask for fewer public records or merge rare values.",
-        )
-    shadow = torch.cat([group[:each] for group in groups])
-    rest = torch.cat([group[each:] for group in groups])
+    shadow = torch.cat([group[:count] for count, group in zip(counts, groups, strict=True)])
+    rest = torch.cat([group[count:] for count, group in zip(counts, groups, strict=True)])
     rest = rest[_shuffled(len(rest), rng)]
     size = train if train is not None else min(TRAIN, int(len(rest) * TRAIN_SHARE))
     if not 2 <= size <= len(rest) - 2:
@@ -271,6 +268,12 @@ def _rows_by_record(
             public="more training records were asked than there are beside the public ones; ask for fewer.",
         )
     return rest[:size], rest[size:], shadow[_shuffled(len(shadow), rng)]
+
+
+def _shares(sizes: Sequence[int], some: int) -> list[int]:
+    """How many of each group belong to ``some`` of all, each group by its size."""
+    ends = [0, *accumulate(sizes)]
+    return [end * some // ends[-1] - start * some // ends[-1] for start, end in pairwise(ends)]
 
 
 def _rows_by_person(
