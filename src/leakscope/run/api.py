@@ -47,13 +47,13 @@ def audit(
         int,
         options.count("Records behind one gradient; 8 times as many for the distribution, half for a user."),
     ] = 16,
-    rounds: options.Rounds = 5,
+    rounds: options.Rounds = 15,
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 2_000,
     seeds: Annotated[
         int, options.count("Repetitions with new splits and training. Several show how results vary.")
     ] = 1,
-    rate: options.Rate = 0.1,
+    rate: options.Rate = 0.02,
     defenses: options.Defenses = (),
     attack: options.Attack = None,
     dp: Table | None = None,
@@ -353,10 +353,10 @@ def tune(
         float, options.number("The most accuracy it may cost the model: 0.02 is two points.")
     ] = 0.02,
     batch: options.Batch = 16,
-    rounds: options.Rounds = 5,
+    rounds: options.Rounds = 15,
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 2_000,
-    rate: options.Rate = 0.1,
+    rate: options.Rate = 0.02,
     halvings: Annotated[int, options.count("Strengths tried of a defense below its strongest.")] = 5,
     output: options.Output = None,
     jobs: options.Jobs = None,

@@ -182,7 +182,7 @@ def _point(
     loss = (free.value or 0.0) - (worth.value or 0.0) if free else 0.0
     high = gain.high if gain.high is not None else 1.0
     (reading,) = read(result)
-    sound = not (reading.worse or reading.reversed or reading.doubted)
+    sound = not (reading.worse or reading.reversed or reading.doubted or not reading.apart)
     return Point(
         family, defense or {}, gain.value or 0.0, high, reading.ranks, worth, loss, "", result, sound
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from leakscope.attacks.rehearsal import parted
 from leakscope.attacks.strongest import Strongest
 from leakscope.audits.inference.bounds import bound_releases
 from leakscope.audits.inference.found import Candidate, Guarantee, Played, Round, Secret
@@ -23,7 +25,7 @@ from leakscope.audits.world import (
     train_victim,
 )
 from leakscope.core.dataset import FEW
-from leakscope.core.errors import PlanError
+from leakscope.core.errors import DataError, PlanError
 from leakscope.core.nouns import Attack, Estimate, Game, Knowledge, Transcript, behind
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
@@ -82,6 +84,7 @@ def play_stage(world: World, stage: Stage, victim: Victim) -> Played:
     return Played(
         attack=used,
         tried=tried,
+        apart=hold_apart(knowledge, seeded(seed, "choice")),
         secret=describe_secret(stage),
         scores=measure(transcript),
         guessing=guessing(transcript),
@@ -106,6 +109,16 @@ def choose_attack(
     heard = zip(names, choice.scores, choice.brief, strict=False)
     tried = tuple(Candidate(attack=name, score=score, brief=brief) for name, score, brief in heard)
     return choice.attack, names[choice.place], tried
+
+
+def hold_apart(knowledge: Knowledge, rng: torch.Generator) -> bool:
+    """Whether some public records, of every value or of enough people, can be kept from an attack that
+    learns, so that how far to trust it is known."""
+    try:
+        parted(knowledge, rng)
+    except DataError:
+        return False
+    return True
 
 
 def _attacks(world: World, stage: Stage) -> Attack:

@@ -58,6 +58,7 @@ class Played(FrozenModel):
 
     attack: str = ""
     tried: tuple[Candidate, ...] = ()
+    apart: bool = True  # public records sufficed to hear an attack on others than it had learned from
     secret: Secret
     scores: Scores[Estimate]
     guessing: float

@@ -279,7 +279,7 @@ def document(
     public: int | None = None,
     most: tuple[int, int] | None = None,
     batch: int = 16,
-    rounds: int = 5,
+    rounds: int = 15,
     trials: int = 2_000,
     rehearsals: int = 2_000,
     seeds: int = 1,

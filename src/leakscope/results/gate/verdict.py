@@ -281,6 +281,11 @@ def _measure(
         return OPEN, ""
     if reading.doubted:
         return OPEN, "its self-check failed, so that no number of this result can be trusted to be low"
+    if not reading.apart:
+        return OPEN, (
+            "its attack could be tried on no public records but those that it had learned from, so that how "
+            "far to trust it is not known; give more public records, or lower the batch"
+        )
     if reading.ranks and limit.measure in GUESSED:
         return OPEN, (
             "its guesses stay below the limit, but its ranking gives the secret away (AUROC above or below "
