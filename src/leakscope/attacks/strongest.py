@@ -63,7 +63,7 @@ class Strongest:
     By loss, an attack that is fitted across folds is judged by what it said of folds that it had not learned
     from, and what it learned is kept. Any other is first heard briefly: in its lighter form, where it has
     one, after at most so many ``rehearsals``, and 20 of each value. It goes on to learn from all only if its
-    loss is then at most ``margin`` nats, or half as much again, above the least so far. Once a loss is
+    loss is then at most ``margin`` nats, or a quarter of it, above the least so far. Once a loss is
     ``enough`` or less no other attack can gain more than that, and no other is heard. ``rehearsals`` None: no
     attack is heard briefly.
     """
@@ -72,7 +72,7 @@ class Strongest:
     by: Literal["auroc", "balanced", "loss"] = "auroc"
     rehearsals: int | None = None
     margin: float = 0.1
-    enough: float = 0.05
+    enough: float = 0.1
 
     def __post_init__(self) -> None:
         require(len(self.attacks) > 0, "Strongest.attacks", "at least one", self.attacks)
@@ -141,7 +141,7 @@ class Strongest:
         brief, whole = fork(rng, 2)
         if few < others.first.trials and best > -math.inf:
             score = others.score(getattr(attack, "lighter", attack), few, brief)
-            if score < best - max(self.margin, -best / 2):
+            if score < best - max(self.margin, -best / 4):
                 return score, True, attack
         return others.score(attack, others.first.trials, whole), False, attack
 
