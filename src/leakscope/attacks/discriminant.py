@@ -131,11 +131,12 @@ class Shape:
         floor = self.basis.T @ (added[:, None] * self.basis)
         shared = self.basis.T @ self.common @ self.basis + floor
         straight, centres = np.linalg.inv(shared), self.means @ self.basis
-        bent = []
+        bent: list[tuple[int, Array, Array, float]] = []
         for value in self.told:
             mixed = (1 - own) * shared + own * (self.each[value] + floor)
             constant = -np.linalg.slogdet(mixed)[1] / 2
-            bent.append((value, centres[value], straight - np.linalg.inv(mixed), float(constant)))
+            change = np.asarray(straight - np.linalg.inv(mixed), dtype=np.float64)
+            bent.append((value, centres[value], change, float(constant)))
         return bent
 
 
