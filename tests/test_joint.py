@@ -498,3 +498,25 @@ def test_a_sample_of_several_releases_has_as_many_of_each():
     ]
     assert sampled(releases, 4).layers["w"][:, 0].tolist() == [0, 0, 1, 1]
     assert sampled(releases, 6).layers["w"][:, 0].tolist() == [0, 0, 0.5, 1, 1, 1.5]
+
+
+def test_with_side_knowledge_the_strongest_is_chosen_once(parts):
+    """What the side knowledge alone says must come from the attack that is played, not from a second choice."""
+    game = Inference(parts[0], "group", batch=4, known=("x2",))
+    seen: list = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Counted(Strongest):
+        def judged(self, knowledge, rng):
+            seen.append(knowledge.channel)
+            return super().judged(knowledge, rng)
+
+    play(
+        game,
+        Plain(),
+        Counted((Joint(components=5), Joint(components=9)), "loss"),
+        Knowledge(game.on(parts[2]), Plain(), 400, game.chances),
+        trials=100,
+        rng=seeded(0),
+    )
+    assert len(seen) == 1

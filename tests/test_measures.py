@@ -268,3 +268,12 @@ def test_one_rare_value_of_seven_widens_the_interval_of_their_mean_by_its_share_
 def test_one_trial_of_a_value_tells_nothing_of_the_area():
     found = ls.auroc(ls.Transcript(torch.tensor([0, 0, 0, 1]), torch.arange(4.0), torch.tensor([0.75, 0.25])))
     assert (found.value, found.low, found.high) == (1.0, 0.0, 1.0)
+
+
+def test_equal_seeds_know_more_than_one_of_them():
+    """Five seeds that found everything: each alone may be anywhere in 0 to 1, and together they are not."""
+    one = ls.Estimate("tpr", 1.0, 0.0, 1.0, 0.95, 50, "few trials")
+    mean = ls.over_seeds([one] * 5)
+    assert mean.value == mean.high == 1.0
+    assert mean.low == pytest.approx(1 - 5**-0.5)
+    assert ls.over_seeds([one] * 20).low > mean.low
