@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from leakscope.core.dataset import Dataset, joined
+from leakscope.core.task import is_number
 
 MOST = 400  # records of either side that are compared, drawn at random
 PERMUTATIONS = 499
@@ -102,7 +103,8 @@ def _features(data: Dataset) -> Tensor:
     x = data.x.flatten(1)
     if not x.is_floating_point():  # the words of texts: how often each bucket of them occurs
         x = torch.zeros(len(x), BUCKETS).scatter_add_(1, x % BUCKETS, torch.ones(x.shape))
-    both = torch.cat([x.double(), F.one_hot(data.y, data.classes).double()], 1)
+    labels = data.y[:, None] if is_number(data.y) else F.one_hot(data.y, data.classes)
+    both = torch.cat([x.double(), labels.double()], 1)
     spread = both.std(0)
     kept = spread > 1e-9
     return (both[:, kept] - both[:, kept].mean(0)) / spread[kept]

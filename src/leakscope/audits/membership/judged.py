@@ -18,6 +18,7 @@ from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import DataError
 from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript
 from leakscope.core.rng import seeded
+from leakscope.core.task import task_loss
 from leakscope.games import Membership
 from leakscope.games.referee import play
 from leakscope.measures.exchangeability import Exchangeability, exchangeability
@@ -130,7 +131,7 @@ def compare_sides(
     def losses(side: Dataset) -> Tensor | None:
         if first is None:
             return None
-        return nn.functional.cross_entropy(logits(watched.model, first, side), side.y, reduction="none")
+        return task_loss(logits(watched.model, first, side), side.y, reduction="none")
 
     def compare(name: str, whose: slice) -> Exchangeability:
         sides = joined(who.members[whose]), joined(who.outsiders(whose))

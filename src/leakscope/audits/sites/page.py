@@ -12,7 +12,7 @@ from leakscope.core.nouns import Estimate
 from leakscope.report.pages import fill, number, percent, plural, spoken
 from leakscope.results.averages import Average
 from leakscope.results.cell import capitalise, words
-from leakscope.results.chapter import SEVERITIES, Chapter, Verdict, read_severity
+from leakscope.results.chapter import SEVERITIES, Brief, Chapter, Verdict, explain, read_severity
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import Scores, average_scores, average_worth
@@ -116,8 +116,8 @@ class SitesOverSeeds(Runs[SitesFound]):
         return words(self.cell.defense) if self.cell.defense else "none"
 
     @property
-    def accuracy(self) -> Average | None:
-        return average_worth([found.utility for found in self.founds]).accuracy
+    def worth(self) -> Average | None:
+        return average_worth([found.utility for found in self.founds]).main
 
 
 def tell(results: Sequence[Result[SitesFound]]) -> Chapter:
@@ -130,6 +130,30 @@ def tell(results: Sequence[Result[SitesFound]]) -> Chapter:
         assumed=Markup(ASSUMED),
         limits=LIMITS,
         settings=len(federations),
+        brief=_open(federations),
+    )
+
+
+def _open(federations: Sequence[SitesOverSeeds]) -> Brief:
+    """The first page's part."""
+    questions = [question for federation in federations for question in federation.questions]
+    return Brief(
+        asked=tuple(
+            dict.fromkeys(
+                f"Can the server tell {question.about} from uploads of a site's training?"
+                for question in questions
+            )
+        ),
+        meaning=tuple(
+            explain(
+                question.severity,
+                question.about,
+                "Whoever sees a site's uploads learns this about the site. It is not about one person.",
+            )
+            for question in questions
+        ),
+        assumed=("The server has other records of every site, and rehearses with them.",),
+        untested=("What a sum of all uploads tells about a site was not asked.",),
     )
 
 
@@ -177,7 +201,7 @@ def _verdicts(federation: SitesOverSeeds) -> Iterator[Verdict]:
             average=scores.advantage if scores else None,
             guessing=0.0 if scores else None,
             defense=federation.defense,
-            utility=federation.accuracy,
+            utility=federation.worth,
         )
 
 
