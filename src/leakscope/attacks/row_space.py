@@ -29,7 +29,7 @@ from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
 PINS = 5  # free dimensions that numbers with few values may fix
-CLEAR = 1e3  # a gap above which other records' duals fix a record's numbers as well as its categories do
+CLEAR = 1e3  # a gap above which duals of other records fix numbers as well as categories do
 SHARP = 3  # times the error that a record is allowed, which it must have were its numbers others
 TIMES = 4  # that one record may be in a batch and be proven
 APART = 0.1  # of a rival's error, where two candidates cannot both be there
@@ -168,7 +168,7 @@ class RowSpace:
             if first.local is not None:
                 rest = Candidates.of(torch.cat([rest.points, *ends]))
                 break
-            felt = loose if branches.left or span.gap < CLEAR else loose[:, :0]
+            felt = loose if span.gap < CLEAR else branches.free
             rest, fresh = self._prove(first, encoding, span, ends, felt)
             duals, known = torch.cat([duals, fresh]), known.joined(rest.take(rest.proven))
             rest = rest.take(~rest.proven)
