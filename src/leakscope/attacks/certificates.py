@@ -57,11 +57,16 @@ def fit(span: Span, coordinates: Tensor, slopes: Tensor, batch: int, *, most: in
     return Fit(labels, duals[chosen], times[chosen].long(), error[chosen], expected[chosen])
 
 
+def fits(fit: Fit, *, most: float, rounding: float) -> Tensor:
+    """Which candidates (n,) have an error of at most ``most``, and of ``rounding`` times what rounding
+    explains."""
+    return (fit.error < most) & (fit.error < rounding * (fit.expected + torch.finfo(torch.float32).eps))
+
+
 def proven(fit: Fit, coordinates: Tensor, *, most: float, rounding: float, apart: float) -> Tensor:
-    """Which candidates (n,) are behind the gradient: the error is at most ``most``, and at most ``rounding``
-    times what rounding explains. Of candidates whose duals do not vanish at each other, which cannot both be
-    there, only one whose error is ``apart`` of the others'."""
-    passed = (fit.error < most) & (fit.error < rounding * (fit.expected + torch.finfo(torch.float32).eps))
+    """Which candidates (n,) are behind the gradient: those that fit. Of candidates whose duals do not vanish
+    at each other, which cannot both be there, only one whose error is ``apart`` of the others'."""
+    passed = fits(fit, most=most, rounding=rounding)
     rows = passed.nonzero()[:, 0]
     rows = rows[fit.error[rows].argsort()]
     few, points = fit.take(rows), coordinates[rows]

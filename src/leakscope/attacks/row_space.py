@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.candidates import Candidates
-from leakscope.attacks.certificates import Fit, fit, needed, proven, separated
+from leakscope.attacks.certificates import Fit, fit, fits, needed, proven, separated
 from leakscope.attacks.closed_form import SeenLayer, labels_of
 from leakscope.attacks.encoding import Encoding, Options, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
@@ -29,6 +29,8 @@ from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
 PINS = 5  # free dimensions that numbers with few values may fix
+CLEAR = 1e3  # a gap above which duals of other records fix numbers as well as categories do
+SHARP = 3  # times the error that a record is allowed, which it must have were its numbers others
 TIMES = 4  # that one record may be in a batch and be proven
 APART = 0.1  # of a rival's error, where two candidates cannot both be there
 FAR = 0.05  # of its length: how far from the second layer's space a candidate is at least that is ruled out
@@ -58,12 +60,14 @@ class RowSpace:
     One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
     are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At
     more than ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the
-    column space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; each
-    such record narrows the search for the others. Of an upload it is certified if the other candidates do not
-    span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap``
-    squared times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
-    Tables without categories are searched in ``samples`` of units that may be silent for a record (ReLU).
-    The adversary knows the columns and their categories, how many records there are, and local training."""
+    column space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; a
+    number that public values fixed must be the only one that fits within ``precision`` standard deviations.
+    Each such record narrows the search for the others. Of an upload it is certified if the other candidates
+    do not span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are
+    ``gap`` squared times nearer to its upload than all others'. All else is plausible, or not found: the
+    public mean. Tables without categories are searched in ``samples`` of units that may be silent for a
+    record (ReLU). The adversary knows the columns and their categories, how many records there are, and local
+    training."""
 
     tolerance: float = 0.02
     cut: float = 1e-3
@@ -72,11 +76,13 @@ class RowSpace:
     samples: int = 20_000
     pinned: int = 150
     error: float = 0.05
-    rounding: float = 30.0
+    rounding: float = 3.0
+    precision: float = 0.05
     gap: float = 3.0
 
     def __post_init__(self) -> None:
         check(self, tolerance=POSITIVE, cut=POSITIVE, error=POSITIVE, rounding=POSITIVE, gap=POSITIVE)
+        check(self, precision=POSITIVE)
         check(self, branches=at_least(1), tried=at_least(0), samples=at_least(0), pinned=at_least(0))
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -150,17 +156,20 @@ class RowSpace:
         branches, duals = Branches(known.points, span.v.new_zeros(span.rank, 0)), known.points
         if span.rank == 0 or unit.norm() < ACTIVE:
             return known, branches
+        loose = branches.free  # directions in which the categories alone fix nothing
         active = span.v.norm(dim=1) > ACTIVE
         pins = [pin for pin in encoding.pins if active[pin.position]]
         groups = [part for part in (group.among(active) for group in encoding.groups) if part is not None]
         tree = Tree(self.tolerance, self.cut, self.branches)
         while len(known.points) < span.rank:
             branches = tree.search(span.v, unit, groups, duals)
+            loose = loose if len(duals) else branches.free
             ends = self._ends(tree, span.v, branches, groups, pins)
             if first.local is not None:
                 rest = Candidates.of(torch.cat([rest.points, *ends]))
                 break
-            rest, fresh = self._prove(first, encoding, span, ends)
+            felt = loose if span.gap < CLEAR else branches.free
+            rest, fresh = self._prove(first, encoding, span, ends, felt)
             duals, known = torch.cat([duals, fresh]), known.joined(rest.take(rest.proven))
             rest = rest.take(~rest.proven)
             if not len(fresh):
@@ -168,7 +177,7 @@ class RowSpace:
         found = known.joined(rest)
         if first.local is not None and len(rest.points):
             found = self._scored(first, encoding, span, found, trial, whole=not branches.left)
-        if not branches.stopped and not branches.left and span.gap >= self.gap:
+        if not branches.stopped and not loose.shape[1] and span.gap >= self.gap:
             proven = found.proven | needed(found.points, span.rank, close=self.cut)
             found = replace(found, proven=proven)
         return found, branches
@@ -191,28 +200,54 @@ class RowSpace:
                     yield _polished(v, grown.points, [*groups, *values])
 
     def _prove(
-        self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Tensor]
+        self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Tensor], free: Tensor
     ) -> tuple[Candidates, Tensor]:
-        """The first points of a gradient among which some are proven, and the duals of these."""
+        """The first points of a gradient among which some are proven, and the duals of these; ``free`` (r,
+        f): directions in which their categories alone do not fix them."""
         rest, duals = Candidates.of(span.v.new_zeros(0, span.rank)), span.v.new_zeros(0, span.rank)
         for points in ends:
             if len(points):
                 rest, fitted = self._fitted(first, encoding, span, points)
-                duals = fitted.duals[rest.proven]
+                rows = rest.proven.nonzero()[:, 0]
+                sharp = self._sharp(first, encoding, span, points[rows], fitted.duals[rows], free)
+                rest.proven[rows] = sharp
+                duals = fitted.duals[rows[sharp]]
             if len(duals):
                 break
         return rest, duals
+
+    def _sharp(
+        self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor, duals: Tensor, free: Tensor
+    ) -> Tensor:
+        """Which points (n,) would not fit if their numbers were ``precision`` off, in the directions (r, f)
+        in which nothing but public values fixed them: the one that the dual feels, and those that it does
+        not."""
+        sharp = torch.ones(len(points), dtype=torch.bool)
+        if not len(points) or not free.shape[1]:
+            return sharp
+        turns = torch.linalg.svd((duals @ free)[:, None], full_matrices=True)[2]  # (n, f, f)
+        for turn in turns.unbind(1):
+            along = turn @ free.T
+            largest = (along @ span.v[encoding.numbers].T).abs().amax(1, keepdim=True)
+            step = self.precision * along / largest.clamp(min=torch.finfo(along.dtype).tiny)
+            for moved in (points + step, points - step):
+                found = self._fit(first, encoding, span, moved)
+                sharp &= ~fits(found, most=self.error, rounding=SHARP * self.rounding)
+        return sharp
+
+    def _fit(self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor) -> Fit:
+        x, k = _written(encoding, span, points, centred=first.bias), first.seen.game.batch
+        parts = zip(points.split(PASS), x.split(PASS), strict=True)
+        shape = first.seen.shape[1:]
+        return Fit.joined(
+            [fit(span, c, first.slopes(some.view(-1, *shape)), k, most=TIMES) for c, some in parts]
+        )
 
     def _fitted(
         self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor
     ) -> tuple[Candidates, Fit]:
         """Points held against a gradient, and which of them are proven."""
-        x, k = _written(encoding, span, points, centred=first.bias), first.seen.game.batch
-        parts = [
-            fit(span, c, first.slopes(some.view(-1, *first.seen.shape[1:])), k, most=TIMES)
-            for c, some in zip(points.split(PASS), x.split(PASS), strict=True)
-        ]
-        found = Fit.joined(parts)
+        found = self._fit(first, encoding, span, points)
         sure = proven(found, points, most=self.error, rounding=self.rounding, apart=APART)
         return Candidates(points, sure, found.labels, found.times, found.error), found
 
