@@ -15,7 +15,7 @@ from torch import Tensor
 from leakscope.attacks.reductions import held
 from leakscope.attacks.rehearsal import parted, unkeyed
 from leakscope.attacks.representations import Fisher, Network
-from leakscope.core.calibration import calibrate, learn_calibration, log_losses
+from leakscope.core.calibration import Array, calibrate, learn_calibration, log_losses
 from leakscope.core.errors import DataError, require
 from leakscope.core.nouns import Attack, Crossfitted, Guess, Heard, Knowledge, Rehearsed, View
 from leakscope.core.rng import fork, integer
@@ -63,7 +63,8 @@ class Strongest:
     By loss, an attack that is fitted across folds is judged by what it said of folds that it had not learned
     from, and what it learned is kept. Any other is first heard briefly: in its lighter form, where it has
     one, after at most so many ``rehearsals``, and 20 of each value. It goes on to learn from all only if its
-    loss is then at most ``margin`` nats, or a quarter of it, above the least so far. Once a loss is
+    loss is then clearly less than what the best one so far has after as few, on the same challenges: by two
+    standard errors, so that luck alone seldom does it. Once a loss is
     ``enough`` or less no other attack can gain more than that, and no other is heard. ``rehearsals`` None: no
     attack is heard briefly.
     """
@@ -71,7 +72,6 @@ class Strongest:
     attacks: tuple[Attack, ...] = (Network(), Fisher())
     by: Literal["auroc", "balanced", "loss"] = "auroc"
     rehearsals: int | None = None
-    margin: float = 0.1
     enough: float = 0.1
 
     def __post_init__(self) -> None:
@@ -79,8 +79,7 @@ class Strongest:
         require(self.by in _JUDGES, "Strongest.by", " or ".join(map(repr, _JUDGES)), self.by)
         few = self.rehearsals is None or self.rehearsals >= 2
         require(few, "Strongest.rehearsals", "at least 2", self.rehearsals)
-        for name in ("margin", "enough"):
-            require(getattr(self, name) >= 0, f"Strongest.{name}", "at least 0", getattr(self, name))
+        require(self.enough >= 0, "Strongest.enough", "at least 0", self.enough)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         choose, learn = fork(rng, 2)
@@ -97,7 +96,7 @@ class Strongest:
 
     def judged(self, knowledge: Knowledge, rng: torch.Generator) -> Choice:
         """That attack, and how well each does there; none is heard where records are too few."""
-        cut, deal, *learn = fork(rng, 2 + len(self.attacks))
+        cut, deal, *learn, haste = fork(rng, 3 + len(self.attacks))
         try:
             first, second = parted(knowledge, cut)
         except DataError:
@@ -108,14 +107,24 @@ class Strongest:
             second = replace(second, trials=few)
         view, secrets = unkeyed(second, deal).simulate(deal)
         shown = replace(view, releases=tuple(held(view.releases)))
-        others = _Others(first, shown, secrets, _JUDGES[self.by])
+        others = _Others(first, shown, secrets, _JUDGES[self.by], few)
         best, choice = -math.inf, Choice(self.attacks[0], 0)
+        pace: dict[int, Array] = {}  # the losses of the best one so far, after few rehearsals
         for i, (attack, own) in enumerate(zip(self.attacks, learn, strict=True)):
-            score, brief, played = self._hear(attack, knowledge, others, own, few=few, best=best)
-            scores, briefs = (*choice.scores, score), (*choice.brief, brief)
+            hurried = self.by == "loss" and few < others.first.trials and best > -math.inf
+            if hurried and not isinstance(attack, Crossfitted):
+                if choice.place not in pace:
+                    pace[choice.place] = others.losses(_lighter(self.attacks[choice.place]), few, haste)
+                losses = others.losses(_lighter(attack), few, haste)
+                if not _clearly(pace[choice.place] - losses):
+                    scores = (*choice.scores, -float(losses.mean()))
+                    choice = replace(choice, scores=scores, brief=(*choice.brief, True))
+                    continue
+            score, played = self._hear(attack, knowledge, others, own)
+            scores, briefs = (*choice.scores, score), (*choice.brief, False)
             best, choice = (
                 (score, Choice(played, i, scores, briefs))
-                if score > best and not brief
+                if score > best
                 else (best, replace(choice, scores=scores, brief=briefs))
             )
             if self.by == "loss" and -best <= self.enough:
@@ -123,27 +132,19 @@ class Strongest:
         return choice
 
     def _hear(
-        self,
-        attack: Attack,
-        knowledge: Knowledge,
-        others: _Others,
-        rng: torch.Generator,
-        *,
-        few: int,
-        best: float,
-    ) -> tuple[float, bool, Attack]:
-        """How well an attack does, whether it was heard briefly only, and the attack to play."""
-        if self.by != "loss":
-            return others.score(attack, few, rng), False, attack
-        if isinstance(attack, Crossfitted):
+        self, attack: Attack, knowledge: Knowledge, others: _Others, rng: torch.Generator
+    ) -> tuple[float, Attack]:
+        """How well an attack does that has learned from all it may, and the attack to play."""
+        if self.by == "loss" and isinstance(attack, Crossfitted):
             taught = Taught(*attack.crossfit(knowledge, rng))
-            return _loss(taught.rehearsed.heard.evidence[None], taught.rehearsed.secrets), False, taught
-        brief, whole = fork(rng, 2)
-        if few < others.first.trials and best > -math.inf:
-            score = others.score(getattr(attack, "lighter", attack), few, brief)
-            if score < best - max(self.margin, -best / 4):
-                return score, True, attack
-        return others.score(attack, others.first.trials, whole), False, attack
+            return _loss(taught.rehearsed.heard.evidence[None], taught.rehearsed.secrets), taught
+        return others.score(attack, others.first.trials if self.by == "loss" else others.few, rng), attack
+
+
+def _lighter(attack: Attack) -> Attack:
+    """The attack in a form that takes less time, where it has one."""
+    lighter: Attack = getattr(attack, "lighter", attack)
+    return lighter
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,9 +155,16 @@ class _Others:
     view: View
     secrets: Tensor
     judge: Callable[[Tensor, Tensor], float]
+    few: int
 
     def score(self, attack: Attack, trials: int, rng: torch.Generator) -> float:
-        return self.judge(_evidence(attack, replace(self.first, trials=trials), self.view, rng), self.secrets)
+        return self.judge(self._hear(attack, trials, rng), self.secrets)
+
+    def losses(self, attack: Attack, trials: int, rng: torch.Generator) -> Array:
+        return _losses(self._hear(attack, trials, rng), self.secrets)
+
+    def _hear(self, attack: Attack, trials: int, rng: torch.Generator) -> Tensor:
+        return _evidence(attack, replace(self.first, trials=trials), self.view, rng)
 
 
 def _evidence(attack: Attack, knowledge: Knowledge, view: View, rng: torch.Generator) -> Tensor:
@@ -188,15 +196,24 @@ def _balanced(said: Tensor, secrets: Tensor) -> float:
     return float(balanced_accuracy_score(secrets.numpy(), told.numpy()))
 
 
+def _clearly(gains: Array) -> bool:
+    """Whether gains (t,) are above 0 by more than two standard errors."""
+    return float(gains.mean()) > 2 * float(gains.std()) / math.sqrt(len(gains))
+
+
 def _loss(said: Tensor, secrets: Tensor) -> float:
-    """Minus the log loss, in nats, of evidence (rounds, t, m) trusted as far as half of the challenges bear
+    return -float(_losses(said, secrets).mean())
+
+
+def _losses(said: Tensor, secrets: Tensor) -> Array:
+    """The log losses (t,), in nats, of evidence (rounds, t, m) trusted as far as half of the challenges bear
     out, on the other half, and the other way round."""
     evidence, told = said.double().sum(0).numpy(), secrets.long().numpy()
     losses = np.empty(len(told))
     for half in (0, 1):
         way = learn_calibration(evidence[half::2], told[half::2], ridge=RIDGE)
         losses[1 - half :: 2] = log_losses(calibrate(evidence[1 - half :: 2], way), told[1 - half :: 2])
-    return -float(losses.mean())
+    return losses
 
 
 _JUDGES = {"auroc": _area, "balanced": _balanced, "loss": _loss}
