@@ -241,7 +241,7 @@ def test_interrupted_it_keeps_what_is_finished_and_leaves_nothing_running(cluste
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "the same command goes on" in errors
+    assert "To go on, run the same command" in errors
     assert "Traceback" not in errors
     assert [result.found is not None for result in saved(tmp_path).values()] == [True]
     assert wait(lambda: not alive(process.pid), seconds=30)

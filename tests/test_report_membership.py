@@ -358,7 +358,7 @@ def test_a_test_that_the_held_out_records_cannot_make_is_named():
     (federation,) = watches([result])[0].federations
     assert federation.untested == [(0.01, 99)]
     assert "No test at 1%: it needs 99 held-out records." in page(result).text
-    assert any("takes 99 records of nobody, and there were 30" in r for r in KIND.tell([result]).remarks)
+    assert any("needs 99 records of nobody, and there were 30" in r for r in KIND.tell([result]).remarks)
 
 
 def test_a_rate_of_false_alarms_is_marked_where_luck_hardly_gives_it(plain):

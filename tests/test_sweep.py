@@ -135,6 +135,6 @@ def test_interrupted_it_says_how_to_go_on_and_leaves_no_worker_behind(tmp_path, 
     finally:
         process.kill()
     assert process.returncode == 130
-    assert "the same command goes on" in errors
+    assert "To go on, run the same command" in errors
     assert "Traceback" not in errors
     assert wait(lambda: not alive(process.pid), seconds=30)

@@ -110,7 +110,7 @@ class LinearFirst:
         finally:
             hook.remove()
         found = []
-        for label in range(self.seen.game.data.classes_for("RowSpace")):
+        for label in range(self.seen.game.data.classes_for("this reconstruction")):
             losses = record_losses(self.seen.loss, logits, torch.full((len(x),), label))
             found.append(torch.autograd.grad(losses.sum(), outputs[0], retain_graph=True)[0])
         return torch.stack(found)

@@ -187,8 +187,7 @@ def over_seeds(
     """The mean over seeds with Student's interval, kept within ``least`` and ``most``; a single seed
     keeps its own. ``raw`` are the values to average where the estimates' own are truncated.
 
-    Seeds that agree exactly would give an interval of no width; then their own limits' distances from the
-    mean are added as those of independent errors are, by squares."""
+    Seeds that agree exactly would give an interval of no width; then the widest of their own is kept."""
     if not estimates:
         raise ArgumentError("over_seeds needs at least one estimate, got none.")
     first, n = estimates[0], len(estimates)
@@ -197,14 +196,9 @@ def over_seeds(
     values = np.array([estimate.value for estimate in estimates] if raw is None else list(raw))
     mean, std = float(values.mean()), float(values.std(ddof=1))
     if std < 1e-12:
-        value = float(np.clip(mean, least, most))
-        down, up = (
-            float(np.linalg.norm([value - end for end in ends])) / n
-            for ends in ([e.low for e in estimates], [e.high for e in estimates])
-        )
-        return Estimate(
-            first.name, value, value - down, value + up, level, first.n, f"own limits of {n} seeds, all equal"
-        )
+        value, low, high = mean, min(e.low for e in estimates), max(e.high for e in estimates)
+        value, low, high = (float(np.clip(v, least, most)) for v in (value, low, high))
+        return Estimate(first.name, value, low, high, level, first.n, f"the widest of {n} seeds, all equal")
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * std / np.sqrt(n))
     value, low, high = (float(np.clip(v, least, most)) for v in (mean, mean - half, mean + half))
     return Estimate(first.name, value, low, high, level, first.n, f"Student's t over {n} seeds")
