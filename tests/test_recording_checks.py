@@ -161,3 +161,15 @@ def test_centred_is_refused_where_the_step_is_not_the_mean(tmp_path):
         audit.believe(recording)
     plain = RecordingAudit(str(tmp_path / "run"), (Cosine(),))
     assert "FedAdam" in plain.believe(recording)["server"]
+
+
+@pytest.mark.parametrize(
+    ("client", "name"),
+    [("site-1", "Site 1"), ("site-1", "site_1"), ("3", "3.0"), ("3", "03"), ("site-1", "site-01")],
+)
+def test_a_client_that_is_nearly_named_is_not_taken_for_nobody(client, name):
+    from leakscope.audits.membership.recorded import _refuse_misnamed
+
+    with pytest.raises(DataError, match="name them alike"):
+        _refuse_misnamed((client, name, "nobody"), {client}, "client")
+    _refuse_misnamed((client, "nobody", "-1", "site-10", "30"), {client}, "client")

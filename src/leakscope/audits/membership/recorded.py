@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,6 +156,7 @@ class RecordingAudit:
         """Who is who, repetitions left out, and the clients whose records are among the candidates."""
         uploading = {client for r in recording.rounds for client in recording.clients_in(r)}
         names = data.value_names(self.column)
+        _refuse_misnamed(names, uploading, self.column)
         nobody = torch.tensor([name not in uploading for name in names])
         _one_sided(data, nobody[data.secret(self.column)])
         data = data.distinct()
@@ -216,6 +218,22 @@ def _still(model: nn.Module) -> nn.Module:
                 f"{type(module).__name__}; use GroupNorm."
             )
     return deepcopy(model).eval()
+
+
+def _refuse_misnamed(names: Sequence[str], clients: Collection[str], column: str) -> None:
+    """Refuse a name that is a client's but for case, signs or zeros: its members would pass for nobody's."""
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]|(?<![0-9])0+(?=[0-9])", "", name.lower().removesuffix(".0"))
+
+    known = {plain(client): client for client in clients if plain(client)}
+    meant = [(n, known[plain(n)]) for n in names if n not in clients and plain(n) in known]
+    if meant:
+        pairs = ", ".join(f"{name!r} for {client!r}" for name, client in meant[:8])
+        raise DataError(
+            f"column {column!r} has names that are not those of the recording's clients, but nearly: {pairs}; "
+            f"name them alike, or call records of nobody otherwise."
+        )
 
 
 def _one_sided(data: Dataset, nobody: Tensor) -> None:

@@ -21,9 +21,8 @@ Table = dict[str, Any]
 CLIENTS, SIZE, KNOWN, HELD, JUDGED = 4, 150, 200, 120, 500  # of a federation that is simulated by the way
 FEWEST = 80  # records of a table of which a federation is simulated
 SITE_TRIALS, SITE_REHEARSALS = 400, 600  # each is a client's whole training
-LOCAL = {"name": "Local", "batch": 32}
+LOCAL = {"name": "Local", "batch": 32, "epochs": 5}  # so that clients of few records learn
 SAMPLE = 500  # records that show whether a model's gradients can be whitened
-EPOCHS = 5  # of a site in every round
 
 
 def ask_federation(
@@ -53,7 +52,7 @@ def _ask_sites(records: Dataset, site: str, *, secrets: Sequence[str], seen: str
     """Every site a client: who was trained on, by uploads and by their sum, what a site's uploads tell of it,
     and whose an unnamed update is; where uploads are not seen, who was trained on alone."""
     cut_sites(records.distinct(), site)  # refuses what is no set of sites
-    local = LOCAL | {"rate": rate, "epochs": EPOCHS}
+    local = LOCAL | {"rate": rate}
     game: Table = {"name": "MembershipAudit", "local": local, "how": "site", "column": site}
     shown = ["uploads", "sum"] if seen == "uploads" else [seen]
     cells: list[Table] = [{"id": f"membership, {view}", "game": game | {"seen": view}} for view in shown]
