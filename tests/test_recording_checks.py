@@ -172,4 +172,4 @@ def test_a_client_that_is_nearly_named_is_not_taken_for_nobody(client, name):
 
     with pytest.raises(DataError, match="name them alike"):
         _refuse_misnamed((client, name, "nobody"), {client}, "client")
-    _refuse_misnamed((client, "nobody", "-1", "site-10", "30"), {client}, "client")
+    _refuse_misnamed((client, "nobody", "-1", "-3", "site-10", "30"), {client}, "client")

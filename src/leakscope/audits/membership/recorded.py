@@ -224,6 +224,8 @@ def _refuse_misnamed(names: Sequence[str], clients: Collection[str], column: str
     """Refuse a name that is a client's but for case, signs or zeros: its members would pass for nobody's."""
 
     def plain(name: str) -> str:
+        if name.startswith("-"):  # a number below 0 is a usual mark of nobody
+            return name
         return re.sub(r"[^a-z0-9]|(?<![0-9])0+(?=[0-9])", "", name.lower().removesuffix(".0"))
 
     known = {plain(client): client for client in clients if plain(client)}
@@ -231,7 +233,7 @@ def _refuse_misnamed(names: Sequence[str], clients: Collection[str], column: str
     if meant:
         pairs = ", ".join(f"{name!r} for {client!r}" for name, client in meant[:8])
         raise DataError(
-            f"column {column!r} has names that are not those of the recording's clients, but nearly: {pairs}; "
+            f"column {column!r} names no client of the recording, but nearly does: {pairs}; "
             f"name them alike, or call records of nobody otherwise."
         )
 
