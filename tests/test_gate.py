@@ -270,7 +270,8 @@ def test_a_name_that_no_result_has_is_an_error_with_those_that_there_are(
 ):
     one = game(1000, 2000, defense=SIGN)
     refuses(PlanError, there, gate.judge, appetite(limit(**{what: name})), [one])
-    text = tomli_w.dumps({"cell": [one.cell.described | {"observe": [1, 2]}]})
+    asked = {key: value for key, value in one.cell.described.items() if value is not None}
+    text = tomli_w.dumps({"cell": [asked]})
     one = one.model_copy(update={"cell": gate.readings.plan_of(text).cell[0]})
     store.claim(tmp_path / "run", text, gate.readings.plan_of(text).digest)
     store.save(tmp_path / "run", one.model_copy(update={"key": one.cell.key(0)}))
