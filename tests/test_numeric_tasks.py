@@ -382,19 +382,23 @@ def folder(tmp_path_factory) -> Path:
     """A cell of every kind on a table whose label is a number."""
     place = tmp_path_factory.mktemp("numbers")
     data = records(1_200, shift=3.0, scale=1.5)
-    lines = [f"{a},{b},{c},{'late' if g else 'early'},{y}" for (a, b, c), g, y in zip(data.x.tolist(), data.private["group"].tolist(), data.y.tolist(), strict=True)]  # fmt: skip
+    lines = [f"{a},{b},{c},{'late' if g else 'early'},{'nsw'[i % 3]},{y}" for i, ((a, b, c), g, y) in enumerate(zip(data.x.tolist(), data.private["group"].tolist(), data.y.tolist(), strict=True))]  # fmt: skip
     path = place / "table.csv"
-    path.write_text("a,b,c,group,days\n" + "\n".join(lines) + "\n")
-    table = {"name": "csv", "path": str(path), "label": "days", "secrets": ["group"]}
-    canary = {"data": table, "game": builders.KINDS["canary"]["game"] | {"attribute": "group"}}
+    path.write_text("a,b,c,group,ward,days\n" + "\n".join(lines) + "\n")
+    table = {"name": "csv", "path": str(path), "label": "days", "secrets": ["group", "ward"], "without": ["ward"]}  # fmt: skip
+    settings = {"canary": {"attribute": "group"}, "sites": {"site": "ward", "secrets": ["group"]}}
+    own = {
+        name: {"data": table, "game": builders.KINDS[name]["game"] | given}
+        for name, given in settings.items()
+    }
     beside = {"game": builders.KINDS["game"]["game"], "defense": {"name": "Sign"}}
     document = {
         "name": "Numbers",
         "defaults": builders.DEFAULTS | {"data": table, "training": {"rate": 0.05}},
         "cell": [
-            {"id": name} | one | (canary if name == "canary" else {}) for name, one in builders.KINDS.items()
-        ]
-        + [{"id": "defended"} | beside],
+            *({"id": name} | one | own.get(name, {}) for name, one in builders.KINDS.items()),
+            {"id": "defended"} | beside,
+        ],
     }
     sweep.run(from_document(document), place / "run", text=tomli_w.dumps(document), jobs=1)
     return place / "run"
