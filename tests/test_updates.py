@@ -152,9 +152,9 @@ def test_games_are_played_through_updates(parts):
     game = ls.Inference(parts[0], "group", batch=8)
 
     def found(through):
-        knowledge = ls.Knowledge(game.on(parts[2]), through, 400, game.chances)
+        knowledge = ls.Knowledge(game.on(parts[2]), through, 2_000, game.chances)
         return ls.auroc(
-            ls.play(game, through, ls.Posterior(ls.LDA()), knowledge, trials=400, rng=ls.seeded(10))
+            ls.play(game, through, ls.Posterior(ls.LDA()), knowledge, trials=1_500, rng=ls.seeded(10))
         )
 
     assert found(channel).low > 0.5
