@@ -140,6 +140,18 @@ def test_trust_in_a_module_lets_no_other_file_of_its_folder_be_found(here):
     assert (here / "ran").exists()
 
 
+def test_trust_given_in_another_folder_is_not_given_in_this_one(here, monkeypatch):
+    plan.parse(modelled("own_nets.net"), trusted=["own_nets", "planted_part"])
+    sys.modules.pop("own_nets")
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    (here / "other" / "own_nets.py").write_text((here / "own_nets.py").read_text())
+    found = plan.parse(modelled("own_nets.net"), trusted=["own_nets"])
+    assert sys.modules["own_nets"].__file__ == str(here / "other" / "own_nets.py")
+    refuses(PlanError, "planted_part", sweep.check, found, trusted=["own_nets"])
+    assert not list(here.rglob("ran"))
+
+
 def test_a_trusted_module_of_this_folder_never_stands_before_an_installed_one(here):
     (here / "sklearn.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     (here / "colorsys.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
@@ -177,12 +189,13 @@ def patients(path, *, rare: int = 7, n: int = 900) -> None:
     path.write_text("age,ward,outcome\n" + "\n".join(rows) + "\n")
 
 
-def patient_plan(path, *, seeds: str = "[0]", batch: int = 2, **settings) -> str:
-    data = f'{{name = "csv", path = "{path}", label = "outcome", secrets = ["ward"]}}'
+def patient_plan(path, *, seeds: str = "[0]", batch: int = 2, public: int = 300) -> str:
+    """A plan that keeps the value, which is otherwise left out before any game."""
+    data = f'{{name = "csv", path = "{path}", label = "outcome", secrets = ["ward"], keep = ["ward"]}}'
     text = CELL.replace('{name = "synthetic", records = 400}', data)
     text = text.replace('secret = "group", batch = 4', f'secret = "ward", batch = {batch}')
     return f"seeds = {seeds}\n" + text.replace("rehearsals = 20", "rehearsals = 60").replace(
-        "public = 100", "public = 12"
+        "public = 100", f"public = {public}"
     ).replace("train = 150", "train = 300")
 
 
@@ -227,7 +240,9 @@ def test_every_error_has_a_public_sentence_that_says_no_more_than_its_kind():
 def test_a_value_of_few_records_is_not_named_in_results(tmp_path):
     patients(tmp_path / "t.csv", rare=4)
     table = {"name": "csv", "path": str(tmp_path / "t.csv"), "label": "outcome", "secrets": ["ward"]}
-    records = tabled(table)
+    assert "HIV_JaneDoe" not in repr(tabled(table))
+    assert tabled(table).told_names("ward") == ("a", "b")  # its records are left out
+    records = tabled(table | {"keep": ["ward"]})
     assert records.told_names("ward") == ("rare value 1", "a", "b")
     assert records.told_names("ward", records) == ("HIV_JaneDoe", "a", "b")
 
@@ -235,11 +250,14 @@ def test_a_value_of_few_records_is_not_named_in_results(tmp_path):
 def test_odds_that_would_count_fewer_than_five_are_told_as_those_of_five(tmp_path):
     patients(tmp_path / "t.csv", rare=14)
     one = plan.parse(patient_plan(tmp_path / "t.csv", batch=1)).cell[0]
+    few = []
     for seed in range(4):
         stage = set_stage(experiment.enter(one, seed))
         counts = torch.bincount(stage.parts.train.secret("ward")).tolist()
         told = describe_secret(stage).chances
         assert min(told) * sum(counts) >= min(5, max(counts)) - 1e-9
+        few.append(min(counts))
+    assert min(few) < 5
 
 
 def test_fingerprints_cannot_be_made_again_without_the_key_and_still_tell_a_change(tmp_path, monkeypatch):
@@ -255,7 +273,7 @@ def test_fingerprints_cannot_be_made_again_without_the_key_and_still_tell_a_chan
     tabled(table)
     tabled(table | {"sha256": plain})  # of a plan from before there was a key
     monkeypatch.setenv("LEAKSCOPE_STATE", str(tmp_path / "elsewhere"))
-    refuses(DataError, "or the plan is of another user or machine", tabled, table)
+    refuses(DataError, "or another user or machine wrote the plan", tabled, table)
     monkeypatch.setenv("LEAKSCOPE_STATE", str(tmp_path / "state"))
     with (tmp_path / "t.csv").open("a") as file:
         file.write("1,a,1\n")

@@ -21,7 +21,8 @@ from leakscope.core.errors import LeakscopeError, PlanError
 @dataclass(frozen=True)
 class Beside(MetaPathFinder):
     """Finds the modules of these names, and no others, in a folder; asked after all other finders, so that
-    no file there stands before an installed module."""
+    no file there stands before an installed module. There is one: trust given before, perhaps in another
+    folder, is not trust given now."""
 
     folder: str
     names: frozenset[str]
@@ -42,8 +43,7 @@ def imported(name: str, trusted: Iterable[str]) -> Any:
             f"--trust {module}."
         )
     finder = Beside(str(Path.cwd()), frozenset(one.partition(".")[0] for one in modules))
-    if finder not in sys.meta_path:
-        sys.meta_path.append(finder)
+    sys.meta_path[:] = [*(one for one in sys.meta_path if not isinstance(one, Beside)), finder]
     with Foreign(f"{name!r} cannot be imported"):
         target = getattr(import_module(module), attribute)
     home = str(getattr(target, "__module__", ""))
