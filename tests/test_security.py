@@ -240,11 +240,21 @@ def test_every_error_has_a_public_sentence_that_says_no_more_than_its_kind():
 def test_a_value_of_few_records_is_not_named_in_results(tmp_path):
     patients(tmp_path / "t.csv", rare=4)
     table = {"name": "csv", "path": str(tmp_path / "t.csv"), "label": "outcome", "secrets": ["ward"]}
-    assert "HIV_JaneDoe" not in repr(tabled(table))
-    assert tabled(table).told_names("ward") == ("a", "b")  # its records are left out
     records = tabled(table | {"keep": ["ward"]})
     assert records.told_names("ward") == ("rare value 1", "a", "b")
     assert records.told_names("ward", records) == ("HIV_JaneDoe", "a", "b")
+
+
+def test_a_value_that_is_left_out_is_neither_named_nor_counted_in_what_is_stored(tmp_path):
+    patients(tmp_path / "t.csv", rare=4)
+    text = patient_plan(tmp_path / "t.csv").replace(', keep = ["ward"]', "")
+    (result,) = sweep.run(plan.parse(text), tmp_path / "out", text=text, jobs=1)
+    report.write(tmp_path / "out")
+    assert not result.error
+    assert result.found.secret.values == ("a", "b")
+    (told,) = (fate.reason for fate in result.made.records.fates if fate.column == "ward")
+    assert "fewer than 5 records of 1 rare value were left out" in told
+    assert not any("HIV_JaneDoe" in file.read_text() for file in (tmp_path / "out").rglob("*.*"))
 
 
 def test_odds_that_would_count_fewer_than_five_are_told_as_those_of_five(tmp_path):
@@ -629,8 +639,14 @@ class Unbuilt(Net):
 )
 def test_a_model_that_cannot_be_used_is_a_cells_error_without_its_own_words(here, name):
     (here / "odd_nets.py").write_text(NETS)
+    rows = [f"{i * 0.37 % 1:.2f},{i * 0.73 % 2:.2f},{'uv'[i % 2]},{'xyz'[i // 2 % 3]}" for i in range(400)]
+    (here / "t.csv").write_text("a,b,group,outcome\n" + "\n".join(rows) + "\n")  # one logit is no third class
+    cell = CELL.replace(
+        'name = "synthetic", records = 400',
+        f'name = "csv", path = "{here / "t.csv"}", label = "outcome", secrets = ["group"]',
+    )
     try:
-        text = CELL + f'model = {{name = "odd_nets.{name}"}}\n[[cell]]' + CELL.partition("[[cell]]")[2]
+        text = cell + f'model = {{name = "odd_nets.{name}"}}\n' + cell
         made = plan.parse(text, trusted=["odd_nets"])
         steps = []
         results = sweep.run(
