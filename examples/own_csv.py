@@ -20,5 +20,5 @@ report.save("report.html")  # a name without .html: a folder with plan, results,
 print(report)
 
 numbers = report.frame()  # every measure of every game is a row
-right = numbers.query("measure == 'success'")
+right = numbers.query("about == 'leakage' and measure == 'success'")
 print(right[["id", "value", "low", "high", "guessing"]].to_string(index=False))

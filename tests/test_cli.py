@@ -145,7 +145,11 @@ def complaints(tmp_path):
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("age,ward,gender,mark\n")
     (tmp_path / "broken.csv.gz").write_bytes(gzip.compress(good.read_bytes())[:500])
-    (tmp_path / "nan.csv").write_text(good.read_text().replace("\n", "\n,A,f,no\n", 1))
+    (tmp_path / "inf.csv").write_text(good.read_text().replace("\n", "\ninf,A,f,no\n", 1))
+    named = [
+        f"{line},{'name' if i == 0 else f'n{i}'}" for i, line in enumerate(good.read_text().splitlines())
+    ]
+    (tmp_path / "named.csv").write_text("\n".join(named) + "\n")
     (tmp_path / "typo.toml").write_text('[[cell]]\ndata = {name = "adult"}\ngame = {name = "Inferense"}\n')
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
@@ -165,11 +169,16 @@ def complaints(tmp_path):
         (["audit", "good.csv", *roles, "--known", "gender"], "must not contain the secret"),
         (["audit", "good.csv"], "--label"),
         (["audit", "good.csv", "--label", "mark", "--secret", "gendre"], "did you mean 'gender'"),
-        (["audit", "good.csv", "--label", "age", "--secret", "gender"], "label 'age'"),
+        (["audit", "named.csv", "--label", "name", "--secret", "gender"], "label 'name'"),
+        (
+            ["audit", "named.csv", "--label", "mark", "--secret", "name"],
+            "secret 'name' must have at most 200",
+        ),
         (["audit", "empty.csv", *roles], "it is empty"),
         (["audit", "header.csv", *roles], "none"),
         (["audit", "broken.csv.gz", *roles], "not a whole gzip file"),
-        (["audit", "nan.csv", *roles], "'age' of numbers must be finite"),
+        (["audit", "inf.csv", "--label", "age", "--secret", "gender"], "label 'age' must be finite"),
+        (["audit", "inf.csv", "--label", "mark", "--secret", "age"], "secret 'age' must be finite"),
         (["audit", "good.csv", *roles, "--batch", "400"], "lower the batch size"),
         (["audit", "good.csv", *roles, "--batch", "0"], "0 is not in the range"),
         (["audit", "good.csv", *roles, "--output", "taken"], "holds other files"),
@@ -229,7 +238,7 @@ def test_a_recording_is_audited_and_the_plan_repeats_it(leakscope, deployed, tmp
     assert code == 0, err
     assert "Whitened finds" in err
     assert "Layer sizes [24] come from the recording. The activation is taken to be relu." in out
-    assert "takes 437 judged records of nobody, and there were 114; give 1457 candidates" in out
+    assert "needs 437 judged records of nobody, and there were 114; give 1457 candidates" in out
     assert "test at 1% was left out" not in out  # 30% of 380 set its threshold
     page = (tmp_path / "out" / "report.html").read_text()
     assert "watched: anna, ben" in page
@@ -290,7 +299,7 @@ def test_a_model_that_cannot_be_whitened_is_audited_without_it(leakscope, tmp_pa
     code, out, err = leakscope(*command)
     assert code == 0, err
     assert "Note: Whitened is left out: normed_nets.net has layers other than" in out
-    assert "its threshold takes 99 records of nobody, and there were 48; give 330 candidates" in out
+    assert "its threshold needs 99 records of nobody, and there were 48; give 330 candidates" in out
     attacks = store.results(tmp_path / "audit-c")[0].found.attacks
     assert [attempt.name for attempt in attacks] == ["Cosine", "Loss", "FedLoss"]
     assert "Whitened is left out" in (tmp_path / "audit-c" / "report.html").read_text()
@@ -358,8 +367,8 @@ MISTAKES = [
     (run(model="MLP:hidden"), "--model must be a name, or a name with settings"),
     (run(model="nets.Net"), "say so with --trust nets"),
     ([*run(), "--seen", "all"], "'all' is not one of 'uploads', 'sum', 'broadcast'"),
-    ([*run(), "--rounds", "3"], "--rounds is for a model trained here"),
-    ([*run(), "--secret", "sex"], "--secret is for a model trained here"),
+    ([*run(), "--rounds", "3"], "--rounds is for a model that is trained here"),
+    ([*run(), "--secret", "sex"], "--secret is for a model that is trained here"),
     ([*run(), "--drop", "x"], "--drop is for the columns of a table"),
     ([*run(), "--records", "c.npz"], "--records would overwrite 'c.npz'"),
     ([*run(), "--records", "no/who.csv"], "--records must be a file in a folder that exists"),

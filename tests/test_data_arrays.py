@@ -55,6 +55,15 @@ def test_names_beside_a_secret_name_its_codes(tmp_path: Path) -> None:
     assert data.name == "mine"
 
 
+def test_a_secret_of_fractions_is_asked_in_ranges_of_as_many_records(tmp_path: Path) -> None:
+    fractions = np.random.default_rng(0).permutation(100) + 0.5
+    path = saved(tmp_path, x=fractions[:, None], y=np.arange(100) % 2, s=fractions)
+    data = from_npz(path, secrets="s")
+    assert data.private["s"].tolist() == (np.argsort(np.argsort(fractions)) // 20).tolist()
+    assert data.value_names("s")[0].startswith("below ")
+    assert data.ordered == {"s"}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "missing array": ({}, {"secrets": "sex"}, "no array 'sex'; it has 'x', 'y', 's'"),
     "label as secret": ({}, {"secrets": "y"}, "'y' must be the label or a secret"),
@@ -66,7 +75,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "words as records": ({"x": S[:, None]}, {}, "'x' .* must hold numbers"),
     "flat records": ({"x": X[:, 0]}, {}, "'x' .* one row per record"),
     "five channels": ({"x": np.zeros((N, 5, 5, 5), np.uint8)}, {}, "1, 3 or 4 channels"),
-    "float secret": ({"s": X[:, 0]}, {}, "'s' .* integers or words"),
+    "float secret of one value": ({"s": np.full(N, 0.5)}, {}, "'s' .* into 5 ranges .* it has 1 distinct"),
+    "float secret without numbers": ({"s": np.full(N, np.nan)}, {}, "'s' .* it has 0 distinct"),
+    "secret of two columns": ({"s": X}, {}, "'s' .* integers or words"),
     "constant label": ({"y": np.zeros(N, int)}, {}, "'y' .* at least 2 values"),
     "short secret": ({"s": S[:-1]}, {}, "'s' .* one value per record, and it has 5 where 'x' has 6"),
     "unnamed code": ({"s": Y, "s_names": np.asarray(["no"])}, {}, "'s' .* codes from 0 to 0"),

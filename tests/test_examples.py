@@ -81,7 +81,9 @@ def test_the_first_audit_is_a_page_a_table_and_a_picture_in_a_notebook(notebook)
     (told, _), (_, report), (_, table), (_, figures), (_, roc), (mine, _) = notebook("first_audit")
     assert "Severe: sex (attribute), adult." in told
     assert report._repr_html_().startswith("<iframe")
-    assert (table["low"] > 0.5).all()
+    low = table.groupby("id")["low"].max()
+    assert set(low[low > 0.5].index) == {"attribute", "property", "distribution", "membership"}
+    assert set(low[low <= 0.5].index) == {"attribute, DPSGD"}
     assert "roc" in figures
     assert roc._repr_svg_().startswith("<svg xmlns")
     for fact in ("sex (property), adult", "weights of its own", "batch by batch", "dropout", "not attacked"):
@@ -109,11 +111,15 @@ def test_three_gradients_tell_the_sex_of_sixteen_people(example):
 
 @pytest.mark.slow
 def test_a_table_becomes_a_report(example, tmp_path):
-    title, *verdicts = (lines := example("own_csv"))[:4]
-    assert "3 results" in title
-    assert all("gender" in verdict for verdict in verdicts)
-    rows = {line.split()[0]: [*map(float, line.split()[1:])] for line in lines[5:]}
-    assert list(rows) == ["attribute", "property", "distribution"]
+    title, *verdicts = (lines := example("own_csv"))[:5]
+    assert "5 results" in title
+    assert sum("gender" in verdict for verdict in verdicts) == 3
+    assert sum("who was trained on" in verdict for verdict in verdicts) == 1
+    cut = next(
+        i for i, line in enumerate(lines) if line.split() == ["id", "value", "low", "high", "guessing"]
+    )
+    rows = {line.rsplit(maxsplit=4)[0].strip(): [*map(float, line.split()[-4:])] for line in lines[cut + 1 :]}
+    assert list(rows) == ["attribute", "property", "distribution", "attribute, DPSGD"]
     assert rows["attribute"][1] > 0.6  # the column is an input
     assert "<!doctype html>" in (tmp_path / "report.html").read_text(encoding="utf-8")[:100].lower()
 

@@ -21,6 +21,7 @@ import torch
 from builders import KINDS, Page, cell, fail, measure
 from fuzzing import works_or_says_why
 
+from leakscope.cli.terminal import print_table
 from leakscope.core import files
 from leakscope.core.errors import DataError, PlanError, printable
 from leakscope.data import synthetic
@@ -178,6 +179,13 @@ def test_an_audit_of_hostile_names_and_values_is_a_report_and_plain_lines(leaksc
     again = leakscope("run", '"', cwd=tmp_path)
     assert again.code == 0
     shown(again)
+
+
+def test_a_table_of_names_is_printed_as_they_are(capsys):
+    names = ["[red]", "[/red]", ":smile:", "a\x1b[2J"]
+    print_table(names, [names])
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == row.split() == ["[red]", "[/red]", ":smile:", r"a\x1b[2J"]
 
 
 REFUSED = (

@@ -41,12 +41,14 @@ def _list(title: str, lines: dict[str, str]) -> None:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Names as they are: what does not print is an escape, and brackets are not read as a style."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
+    from rich.text import Text
 
-    table = Table(*header, box=None, pad_edge=False)
+    table = Table(*(Column(Text(printable(name))) for name in header), box=None, pad_edge=False)
     for row in rows:
-        table.add_row(*map(printable, row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console() if Console().is_terminal else Console(width=160)
     console.print(table, highlight=False)
 

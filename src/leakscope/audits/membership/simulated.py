@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -195,12 +197,27 @@ def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roste
     )
     cuts = rest.take(torch.randperm(len(rest), generator=rng))
     sizes = (audit.known, audit.held, audit.validation, len(rest) - apart)
-    known, held, validation, others = (
-        cuts.take(part).standardised(private) for part in torch.arange(len(rest)).split(sizes)
-    )
-    scaled = tuple(member.standardised(private) for member in members)
+    outside = [cuts.take(part) for part in torch.arange(len(rest)).split(sizes)]
+    *scaled, known, held, validation, others = _scaled([*members, *outside], private)
     people = audit.column if audit.how == "user" else None
-    return Roster(scaled, known, held, others, validation if audit.validation else None, people=people)
+    return Roster(tuple(scaled), known, held, others, validation if audit.validation else None, people=people)
+
+
+def _scaled(parts: Sequence[Dataset], private: Dataset) -> list[Dataset]:
+    """The parts in the units of what is trained on. Records that are equal once rare values are one value are
+    left out of every part: of one side alone, and that side would be of other records than the other."""
+    scaled = [part.standardised(private) for part in parts]
+    if all(column.learned for column in private.columns):  # they are as different as they were
+        return scaled
+    hashes = [part.hashes for part in scaled]
+    counts = Counter(chain(*hashes))
+    once = [[i for i, key in enumerate(keys) if counts[key] == 1] for keys in hashes]
+    if not all(rows for rows, part in zip(once, parts, strict=True) if len(part)):
+        raise DataError(
+            f"{private.name}: rare values are merged, and then too few records are different to tell members "
+            f"from others; give columns that tell records apart."
+        )
+    return [part.take(torch.tensor(rows, dtype=torch.long)) for part, rows in zip(scaled, once, strict=True)]
 
 
 def _some(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> Dataset:
@@ -248,19 +265,10 @@ def _sites_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) ->
         cuts = [part.take(rows) for rows in order.split([*sizes, len(part) - sum(sizes)])]
         dealt.append((name, *cuts))
     names, members, known, held, others = zip(*dealt, strict=True)
-    private = joined(members)
-    apart = tuple(
-        (mine.standardised(private), theirs.standardised(private))
-        for mine, theirs in zip(held, others, strict=True)
-    )
-    return Roster(
-        tuple(member.standardised(private) for member in members),
-        joined(known).standardised(private),
-        joined([mine for mine, _ in apart]),
-        joined([theirs for _, theirs in apart]),
-        apart=apart,
-        names=names,
-    )
+    every, n = _scaled([*members, *held, *others, joined(known)], joined(members)), len(names)
+    mine, theirs = every[n : 2 * n], every[2 * n : 3 * n]
+    apart = tuple(zip(mine, theirs, strict=True))
+    return Roster(tuple(every[:n]), every[-1], joined(mine), joined(theirs), apart=apart, names=names)
 
 
 @contextmanager
