@@ -389,7 +389,9 @@ def document(
         cells += [cell | {"id": f"{cell['id']}, {one}"} if several else cell for cell in own]
     if not weights:
         rate = (training or {}).get("rate", RATE)
-        asked = ask_federation(records, secrets=secrets, user=people, site=site, seen=seen, rate=rate)
+        asked = ask_federation(
+            records, secrets=secrets, user=people, site=site, seen=seen, rate=rate, rounds=rounds
+        )
         cells += [name_attacks(cell, records, model, trust) for cell in _defended(asked, defenses)]
     defaults: Table = {
         "data": table,

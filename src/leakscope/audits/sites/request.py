@@ -20,17 +20,24 @@ from leakscope.training import cut_sites
 Table = dict[str, Any]
 CLIENTS, SIZE, KNOWN, HELD, JUDGED = 4, 150, 200, 120, 500  # of a federation that is simulated by the way
 FEWEST = 80  # records of a table of which a federation is simulated
-SITE_TRIALS, SITE_REHEARSALS = 400, 600  # each is a client's whole training
+SITE_TRIALS, SITE_REHEARSALS, SITE_ROUNDS = 400, 600, 5  # each is a client's whole training
 LOCAL = {"name": "Local", "batch": 32, "epochs": 5}  # so that clients of few records learn
 SAMPLE = 500  # records that show whether a model's gradients can be whitened
 
 
 def ask_federation(
-    records: Dataset, *, secrets: Sequence[str], user: str | None, site: str | None, seen: str, rate: float
+    records: Dataset,
+    *,
+    secrets: Sequence[str],
+    user: str | None,
+    site: str | None,
+    seen: str,
+    rate: float,
+    rounds: int,
 ) -> list[Table]:
     """The cells about a federation of this table; none where it has too few records for one."""
     if site is not None:
-        return _ask_sites(records, site, secrets=secrets, seen=seen, rate=rate)
+        return _ask_sites(records, site, secrets=secrets, seen=seen, rate=rate, rounds=rounds)
     n = len(records)
     if n < FEWEST:
         return []
@@ -48,7 +55,9 @@ def ask_federation(
     return [{"id": "membership", "game": game | people}]
 
 
-def _ask_sites(records: Dataset, site: str, *, secrets: Sequence[str], seen: str, rate: float) -> list[Table]:
+def _ask_sites(
+    records: Dataset, site: str, *, secrets: Sequence[str], seen: str, rate: float, rounds: int
+) -> list[Table]:
     """Every site a client: who was trained on, by uploads and by their sum, what a site's uploads tell of it,
     and whose an unnamed update is; where uploads are not seen, who was trained on alone."""
     cut_sites(records.distinct(), site)  # refuses what is no set of sites
@@ -58,7 +67,7 @@ def _ask_sites(records: Dataset, site: str, *, secrets: Sequence[str], seen: str
     cells: list[Table] = [{"id": f"membership, {view}", "game": game | {"seen": view}} for view in shown]
     if seen == "uploads":
         asked = {"name": "SiteAudit", "site": site, "local": local, "secrets": list(secrets)}
-        sizes = {"trials": SITE_TRIALS, "rehearsals": SITE_REHEARSALS}
+        sizes = {"trials": SITE_TRIALS, "rehearsals": SITE_REHEARSALS, "rounds": min(rounds, SITE_ROUNDS)}
         cells.append({"id": "sites", "game": asked} | sizes)
     return cells
 
