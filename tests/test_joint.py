@@ -343,6 +343,7 @@ def test_the_strongest_is_chosen_on_records_that_it_did_not_learn_from(parts, by
     choice = attack.judged(knowledge, seeded(0))
     best, scores = choice.place, choice.scores
     assert max(range(3), key=scores.__getitem__) == best == attack.chosen(knowledge, seeded(0)) == 1
+    assert choice.brief == (False, False, by == "loss")  # one that is not ahead after few does not go on
     assert all(len(one.data) < len(parts[2]) for one in games)
     transcript = play(game, Plain(), attack, knowledge, trials=400, rng=seeded(1))
     assert success_rate(transcript).value == pytest.approx(0.9, abs=0.06)

@@ -253,6 +253,15 @@ def test_a_result_whose_self_check_failed_passes_nothing():
     assert code(appetite(limit(secret="sex", at_most=0.5)), leak) == FAIL
 
 
+def test_an_attack_heard_only_on_what_it_had_learned_from_passes_nothing():
+    one, wanted = builders.game(rate=0.5, n=4_000), appetite(limit(secret="sex", at_most=0.5))
+    assert code(wanted, one) == PASS
+    told = gate.judge(wanted, [change(one, apart=False)])
+    assert told.exit_code == OPEN
+    assert "learned from" in told.limits[0].decisive.reason
+    assert code(wanted, change(builders.game(rate=0.99), apart=False)) == FAIL
+
+
 def test_a_defense_without_the_measure_is_not_passed_by_another_that_has_it():
     measured = builders.game(rate=0.5, n=4_000)
     other = builders.game(rate=0.5, n=4_000, defense={"name": "Sign"})
