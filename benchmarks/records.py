@@ -1,7 +1,7 @@
 """Whole records back from gradients and uploads, and members by the row space of uploads.
 
     python benchmarks/records.py                      every part (some minutes on one core)
-    python benchmarks/records.py gradients uploads    some parts: gradients uploads members
+    python benchmarks/records.py gradients uploads    some parts: gradients uploads members preflight
     python benchmarks/records.py --quick              one seed of everything
 
 Needs LEAKSCOPE_DATA with heart4.csv.gz, diabetes130.csv.gz and location30.npz. One thread; seconds are the
@@ -27,9 +27,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import leakscope as ls
-from leakscope.attacks.alignment import Whitened
 from leakscope.attacks.row_space import RowSpace
 from leakscope.attacks.span_membership import SpanDistance
+from leakscope.attacks.whitened import Whitened
+from leakscope.audits.records.preflight import HALF, foresee
 from leakscope.core.dataset import joined
 from leakscope.games import Membership, Reconstruction
 from leakscope.games.channels import Summed
@@ -48,6 +49,7 @@ NUMBERS = {
 }  # fmt: skip
 LABELS = {"diabetes130": "readmitted", "heart4": "num"}
 LEFT_OUT = {"diabetes130": ["encounter_id", "patient_nbr"], "heart4": ["site"]}
+FEW = RowSpace(branches=50_000, tried=20_000)  # for many settings
 ROWS = 20_000  # of diabetes130, which has 1,898 inputs with them
 
 
@@ -195,12 +197,46 @@ def members(
             line += f" {type(attack).__name__} PLR {plr.value:.0f} ({plr.low:.0f}-{plr.high:.0f})"
         view, _ = game.deal(channel, 2, ls.seeded(seed))
         reach = SpanDistance().reach(net, view, public.x)
-        print(f"{line}; layer {reach.layer}, rank {reach.rank} of {reach.width}; asked {asked}", flush=True)
+        print(f"{line}; layer {reach.layer}, rank {reach.rank} of {reach.most}; asked {asked}", flush=True)
+
+
+def foreseen(seed: int) -> None:
+    """Sixty settings, every fourth after training: the preflight's word, from public records and the model as
+    it starts, beside the share of other records that came back from four releases."""
+    right, asked = 0, 0
+    for name, place in (("adult", 0), ("heart", 1)):
+        data = ls.load(name)
+        sizes = {"train": min(5_000, len(data) // 2), "public": min(1_000, len(data) // 4)}
+        train, others, public = data.split(ls.seeded(seed, "split"), **sizes)
+        for i, (width, local, batch) in enumerate(
+            (width, local, batch)
+            for width in (16, 48, 200)
+            for local in (None, SGD)
+            for batch in (3, 6, 12, 20, 64)
+        ):
+            net = build(MLP((width, width // 2)), train, ls.seeded(seed, "net", i))
+            word = foresee(net, public, (batch,), local=local, attack=FEW, seed=seed).sizes[0]
+            trained = i % 4 == 3 - place
+            net = trained_net(net, train, seed) if trained else net
+            rounds, game = (parameters(net),), Reconstruction(others, batch=batch)
+            channel = ls.UpdateChannel(net, rounds, local=local) if local else ls.GradientChannel(net, rounds)
+            knowledge = ls.Knowledge(game.on(public), channel)
+            found = ls.play(game, channel, FEW, knowledge, trials=4, rng=ls.seeded(seed, "play", i))
+            share = ls.exact_records(found, public).value
+            fits = word.recoverable == (share >= HALF)
+            right, asked = right + fits, asked + 1
+            kind = f"{'upload' if local else 'gradient'}, {'trained' if trained else 'untrained'}"
+            print(
+                f"{name:6} {batch:3} m {width:4} {kind:20} foreseen {word.share:.2f}, found {share:.2f}"
+                f"{'' if fits else '  WRONG'}",
+                flush=True,
+            )
+    print(f"preflight right in {right} of {asked} (asked 0.9), seed {seed}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["gradients", "uploads", "members"])
+    parser.add_argument("parts", nargs="*", default=["gradients", "uploads", "members", "preflight"])
     parser.add_argument("--quick", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -215,6 +251,8 @@ def main() -> None:
         data = table(name)
         for case in [case for case in cases if case.data == name]:
             shown(case, data, seeds)
+    if "preflight" in asked.parts:
+        foreseen(seeds[-1])
     for setting in MEMBERS if "members" in asked.parts else ():
         for seed in seeds:
             members(*setting, seed)

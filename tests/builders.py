@@ -15,6 +15,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import tomli_w
 import torch
@@ -33,7 +34,7 @@ from leakscope.measures.success import proportion
 from leakscope.models import build
 from leakscope.results import store
 from leakscope.results.cell import Cell, plan_of
-from leakscope.results.result import Result
+from leakscope.results.result import Made, Result, revision
 from leakscope.results.scores import Worth
 from leakscope.run import engines
 from leakscope.run.plan import from_document
@@ -67,6 +68,11 @@ KINDS: dict[str, dict[str, Any]] = {
             "origin": {"name": "Joint", "components": 10},
         },
         "rounds": 1, "trials": 60, "rehearsals": 120,
+    },
+    "records": {
+        "data": {"name": "heart"},
+        "game": {"name": "RecordsAudit", "batches": [2, 6]},
+        "model": {"name": "MLP", "hidden": [40, 20]}, "trials": 4, "observe": [1],
     },
     "layers": {
         "game": {
@@ -110,7 +116,7 @@ def measure(kind: str, *, seed: int = 0) -> Result[Any]:
 
 def numbers(result: Result[Any]) -> dict[str, Any]:
     """All that was asked and found, without when it was and how long it took."""
-    timed = {"made": {"date", "seconds"}, "found": {"seconds"}}
+    timed = {"made": {"date", "seconds", "defending"}, "found": {"seconds"}}
     return result.model_dump(mode="json", exclude=timed)
 
 
@@ -195,6 +201,19 @@ def record_digits(
     federate(model, members, rounds=rounds, rng=seeded(0, "training"), local=local, recorder=recorder)
     values = {"client": (*names, "nobody")}
     return Dataset(data.x, data.y, {"client": whose}, name="candidates", values=values)
+
+
+def ask_recording(folder: Path) -> dict[str, Any]:
+    """A tiny cell of questions to a recording, which it makes in this folder."""
+    candidates = record_digits(folder / "recorded", ("anna", "ben"), 60, hidden=8, rounds=2)
+    whose = np.array(candidates.value_names("client"))[candidates.private["client"].numpy()]
+    x, y = candidates.x.numpy(), candidates.y.numpy()
+    np.savez(folder / "candidates.npz", x=x, y=y, client=whose)
+    return {
+        "data": {"name": "npz", "path": str(folder / "candidates.npz"), "y": "y", "secrets": ["client"]},
+        "game": {"name": "QuestionAudit", "recording": str(folder / "recorded")},
+        "model": {"name": "MLP", "hidden": [8]},
+    }
 
 
 def conv(*args, **kwargs):
@@ -398,7 +417,9 @@ def game(
         guarantee=Guarantee(),
         utility=Worth[Estimate](accuracy=proportion("accuracy", round(1000 * accuracy), 1000), majority=0.5),
     )
-    return Result(key=made.key(seed), seed=seed, kind=made.kind, cell=made, found=found)
+    return Result(
+        key=made.key(seed), seed=seed, kind=made.kind, cell=made, found=found, made=Made(code=revision())
+    )
 
 
 def grid(

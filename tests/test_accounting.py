@@ -17,7 +17,7 @@ import leakscope as ls
 from leakscope.core.catalogue import roles
 from leakscope.core.errors import LeakscopeError
 from leakscope.core.mechanism import Mechanism
-from leakscope.measures.accounting import account_shown, account_training
+from leakscope.measures.accounting import account_shown, account_training, epsilon_of
 from leakscope.measures.epsilon import gaussian_epsilon
 
 RELATIONS = {
@@ -60,17 +60,67 @@ def test_gaussians_compose_to_the_root_of_their_number(noise, releases, batch, d
     assert found.added_each <= found.added <= found.replaced
 
 
+def judged(event, relation, delta=1e-5):
+    return PLDAccountant(RELATIONS[relation]).compose(event).get_epsilon(delta)
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_training_is_accounted_as_dp_accounting_does_with_batches_drawn_at_random(relation):
     size = {"records": 1_000, "batch": 100, "entries": 9}
     short, long = (account_training(ls.DPSGD(1.0, 1.2, "opacus"), rounds=rounds, **size) for rounds in (1, 5))
-    judge = PLDAccountant(RELATIONS[relation])
-    judge.compose(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.2)), 10)
-    assert getattr(short, relation) == pytest.approx(judge.get_epsilon(1e-5), rel=1e-3)
+    drawn = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, dp.GaussianDpEvent(1.2)), 10)
+    assert getattr(short, relation) == pytest.approx(judged(drawn, relation), rel=1e-3)
     assert getattr(short, relation) < getattr(long, relation)
     assert short.added_each == pytest.approx(gaussian_epsilon(1 / 1.2, 1e-5))
     assert (short.covers, short.releases, short.sampling) == ("training", 10, 0.1)
     assert account_training(ls.Defense(), rounds=1, **size) is None
+
+
+# --- events -------------------------------------------------------------------------------------
+
+GAUSSIAN = dp.GaussianDpEvent(1.3)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(
+    "event",
+    [
+        GAUSSIAN,
+        dp.SelfComposedDpEvent(GAUSSIAN, 9),
+        dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.1, GAUSSIAN), 30),
+        dp.ComposedDpEvent([dp.PoissonSampledDpEvent(0.1, GAUSSIAN), dp.GaussianDpEvent(4.0)]),
+        dp.PoissonSampledDpEvent(1.0, GAUSSIAN),
+    ],
+    ids=repr,
+)
+def test_events_are_worth_what_the_privacy_loss_distribution_says(event, relation):
+    ours = epsilon_of(event, 1e-5, replaced=relation == "replaced")
+    assert ours == pytest.approx(judged(event, relation), rel=1e-3)
+
+
+def test_a_sampled_run_agrees_with_opacus():
+    accountant = pytest.importorskip("opacus.accountants").PRVAccountant()
+    accountant.history = [(1.0, 0.01, 300)]
+    drawn = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0)), 300)
+    assert epsilon_of(drawn, 1e-5) == pytest.approx(accountant.get_epsilon(1e-5, eps_error=0.01), abs=0.02)
+
+
+def test_pure_epsilons_are_the_closed_form_at_no_delta_and_their_privacy_loss_at_one():
+    laplaces = dp.SelfComposedDpEvent(dp.LaplaceDpEvent(10.0), 500)
+    assert epsilon_of(laplaces, 0.0) == pytest.approx(50)
+    assert judged(laplaces, "added") < epsilon_of(laplaces, 1e-5) < 1.2 * judged(laplaces, "added") < 25
+    assert epsilon_of(laplaces, 1e-5, replaced=True) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_sample_of_fixed_size_helps_less_than_all_and_at_least_one_step_is_balles_amplification(replaced):
+    """One draw of m of n: Balle, Barthe and Gaboardi 2018, theorem 9, with the exact Gaussian inside."""
+    one = dp.SampledWithoutReplacementDpEvent(100, 10, dp.GaussianDpEvent(1.0))
+    found, mu = epsilon_of(one, 1e-5, replaced=replaced), 2.0 if replaced else 1.0
+    inside = gaussian_epsilon(mu, 1e-5 / 0.1)
+    assert math.log1p(0.1 * math.expm1(inside)) <= found < gaussian_epsilon(mu, 1e-5)
+    many = epsilon_of(dp.SelfComposedDpEvent(one, 50), 1e-5, replaced=replaced)
+    assert found < many <= gaussian_epsilon(mu * math.sqrt(50), 1e-5)
 
 
 def test_a_deployed_filter_is_worth_what_its_noise_is_for_an_upload_and_for_all():
@@ -82,7 +132,7 @@ def test_a_deployed_filter_is_worth_what_its_noise_is_for_an_upload_and_for_all(
     adaptive = ls.FlowerAdaptiveClipping(0.1, 4.0, 400, rule="andrew")
     for central in (ls.FlowerFixedClipping(clip=0.1, noise=4.0, clients=4), adaptive):
         found = shown(central)
-        assert found.added_each == pytest.approx(gaussian_epsilon(0.25, 1e-5))
+        assert found.added_each == found.replaced_each
         assert found.replaced_each == pytest.approx(gaussian_epsilon(0.5, 1e-5))  # 2 clip / n over 4 clip / n
         assert found.unit == "mean"
         later = account_training(central, records=10, batch=2, rounds=4, entries=50)
@@ -150,9 +200,17 @@ def test_one_event_after_another_is_worth_both_and_an_unknown_one_is_refused_by_
     assert found.added == pytest.approx(gaussian_epsilon(1.0, 1e-5) + 0.25)
     open_ = Mechanism(dp.NonPrivateDpEvent(), dp.NonPrivateDpEvent(), "record")
     assert account_shown(open_, releases=1, batch=1) is None
-    sampled = dp.PoissonSampledDpEvent(0.1, gaussian)
-    with pytest.raises(LeakscopeError, match="knows no PoissonSampledDpEvent"):
+    sampled = dp.PoissonSampledDpEvent(0.1, gaussian)  # what is shown in every round was not drawn
+    with pytest.raises(LeakscopeError, match="of records that are in every release"):
         account_shown(Mechanism(sampled, sampled, "record"), releases=1, batch=1)
+    for unknown in (dp.PoissonSampledDpEvent(0.1, laplace), dp.ZCDpEvent(0.1, 0.0), dp.UnsupportedDpEvent()):
+        with pytest.raises(LeakscopeError, match=f"knows no {type(unknown).__name__}"):
+            epsilon_of(dp.ComposedDpEvent([gaussian, unknown]), 1e-5)
+    fixed = dp.SampledWithoutReplacementDpEvent(10, 2, gaussian)
+    with pytest.raises(LeakscopeError, match="cannot compose Poisson samples with samples of fixed size"):
+        epsilon_of(dp.ComposedDpEvent([sampled, fixed]), 1e-5)
+    assert epsilon_of(dp.ComposedDpEvent([gaussian, dp.NonPrivateDpEvent()]), 1e-5) == math.inf
+    assert epsilon_of(gaussian, 0.0) == math.inf
 
 
 @pytest.mark.parametrize("name", sorted({*roles("defense")} - {"Within"}))

@@ -49,7 +49,9 @@ DOCUMENT = {
 def folder(tmp_path_factory) -> Path:
     """A results folder with a cell of every kind, as the sweep writes it."""
     place = tmp_path_factory.mktemp("contract") / "run"
-    sweep.run(from_document(DOCUMENT), place, text=tomli_w.dumps(DOCUMENT), jobs=1)
+    asked = {"id": "questions", **builders.ask_recording(place.parent)}
+    document = DOCUMENT | {"cell": [*DOCUMENT["cell"], asked]}
+    sweep.run(from_document(document), place, text=tomli_w.dumps(document), jobs=1)
     return place
 
 

@@ -43,7 +43,14 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w-]+\.(?:py|toml))\n")  # a block that begins with a file's name is that file
 CODE = re.compile(r"# exit code (\d)$")
 NEEDED = {"index.md", "first-audit.md", "your-csv.md", "your-model.md", "your-federation.md"}
-NEEDED |= {"reading-the-report.md", "the-game.md", "threat-models.md", "extending.md"}
+NEEDED |= {
+    "recording-format.md",
+    "reading-the-report.md",
+    "the-game.md",
+    "threat-models.md",
+    "extending.md",
+    "is-my-epsilon-true.md",
+}
 NEEDED |= {f"papers/{number}.md" for number in published.documents()}
 
 

@@ -95,7 +95,7 @@ def test_the_first_audit_is_a_page_a_table_and_a_picture_in_a_notebook(notebook)
 def test_a_federation_is_recorded_and_audited_in_a_notebook(notebook):
     (recorded, _), (told, _), (_, report), (_, roc) = notebook("federation")
     assert "Clients: 4" in recorded
-    assert report.verdicts[0].severity in ("severe", "substantial")
+    assert report.verdicts[0].leaks
     assert "100 records" in told
     assert roc.startswith("<svg xmlns")
 

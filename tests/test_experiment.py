@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from builders import refuses
 
 import leakscope as ls
 from leakscope.audits.inference.audit import set_stage
-from leakscope.audits.inference.request import document
+from leakscope.audits.inference.plan import document
+from leakscope.core import stopwatch
 from leakscope.core.errors import ArgumentError
 from leakscope.models import build
+from leakscope.report.page import say_defending
 from leakscope.run import experiment
 from leakscope.run.plan import from_document, parse
 from leakscope.training import fit, logits
@@ -126,3 +129,38 @@ def test_as_many_people_are_split_as_have_the_records_a_split_by_record_takes():
 def test_too_few_rehearsals_are_refused_with_the_way_out():
     cell = parse(TEXT.replace("rehearsals = 150", "rehearsals = 6")).cell[0]
     refuses(ArgumentError, "raise rehearsals", experiment.run, cell, 0)
+
+
+CLOCK = [0.0]
+
+
+@dataclass(frozen=True)
+class Slow(ls.Defense):
+    """Takes a second of the test's own clock for every release, and two for the weights of records."""
+
+    def weigh(self, squares):
+        CLOCK[0] += 2.0
+
+    def release(self, layers, secret, rng, *, batch):
+        CLOCK[0] += 1.0
+        return layers
+
+
+def test_a_result_says_how_long_its_defense_took(monkeypatch):
+    monkeypatch.setattr(stopwatch, "time", SimpleNamespace(perf_counter=lambda: CLOCK[0]))
+    cell = parse(TEXT.replace("clip = 1.0, noise = 0.3", "").replace('"DPSGD", ', f'"{__name__}.Slow"'), trusted=(__name__,)).cell[0]  # fmt: skip
+    begun = CLOCK[0]
+    slow = experiment.run(cell, 0, trusted=(__name__,))
+    assert slow.made.defending == CLOCK[0] - begun > 4 * 600 / 32  # a step's, and those of both games
+    free = experiment.run(cell.model_copy(update={"defense": None}), 0)
+    assert free.made.defending == 0.0
+    assert slow.found.scores == free.found.scores  # the weights are 1
+    assert say_defending([free.made]) == ""
+    stamp = free.made.model_copy(update={"seconds": 30.0, "defending": 1.25})
+    assert say_defending([free.made, stamp]) == "The defense itself took 1.2 s, 4.2% of this audit."
+    assert "2.5 s, 4.2% of these audits that have one" in say_defending([stamp, stamp])
+    assert stopwatch.timed(len) is len  # outside of an audit nothing is timed
+    with stopwatch.time_defenses():
+        nothing = ls.Defense().release
+        assert stopwatch.timed(nothing) is nothing
+        assert stopwatch.timed(Slow().release) != Slow().release

@@ -53,7 +53,7 @@ from leakscope.integrations.flower import defense_mod, recording_strategy
 from leakscope.results import store
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower"
-ROUNDS, CLIENTS = 3, 2
+ROUNDS, CLIENTS = 3, 3  # of real processes two of three take part in a round
 REAL = 2  # rounds of the federation of real processes
 
 
@@ -219,10 +219,11 @@ def test_the_model_tells_parameters_from_buffers(tmp_path):
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     run(recording_strategy(fedavg(), tmp_path / "with", model=model), model=model)
     assert list(Recording(tmp_path / "with").layers) == [name for name, _ in model.named_parameters()]
-    with pytest.raises(
-        DataError, match=r"'1.num_batches_tracked' holds torch.int64.*give recording_strategy the model"
-    ):
-        run(recording_strategy(fedavg(), tmp_path / "without"), model=model)
+    assert Recording(tmp_path / "with").buffers == ("1.running_mean", "1.running_var")
+    run(recording_strategy(fedavg(), tmp_path / "without"), model=model)  # torch's own names say it too
+    whole, bare = (Recording(tmp_path / name) for name in ("with", "without"))
+    assert (whole.layers, whole.buffers) == (bare.layers, bare.buffers)
+    assert same(whole.statistics(2), bare.statistics(2))
 
 
 def test_arrays_sent_as_a_list_get_the_names_of_the_model(tmp_path):
@@ -236,8 +237,7 @@ def test_arrays_sent_as_a_list_get_the_names_of_the_model(tmp_path):
 
 def test_a_folder_holds_one_run(tmp_path):
     run(recording_strategy(fedavg(), tmp_path, model=net()))
-    with pytest.raises(DataError, match="already holds round 1 of a run; choose another"):
-        run(recording_strategy(fedavg(), tmp_path, model=net()))
+    refuses(DataError, "already holds a recording", recording_strategy, fedavg(), tmp_path, model=net())
     assert len(Recording(tmp_path).clients) == 3
 
 
@@ -246,7 +246,14 @@ def test_a_round_without_training_leaves_no_trace(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_different_models_in_one_round_are_refused(tmp_path):
+class Deaf(strategies.FedAvg):
+    """Takes whatever comes, and sends out the same model."""
+
+    def aggregate_train(self, server_round, replies):
+        return ArrayRecord(net().state_dict()), MetricRecord({"replies": len(list(replies))})
+
+
+def test_different_models_in_one_round_are_not_recorded_and_training_goes_on(tmp_path, caplog):
     class Personal(strategies.FedAvg):
         def configure_train(self, server_round, arrays, config, grid):
             for message in super().configure_train(server_round, arrays, config, grid):
@@ -254,8 +261,10 @@ def test_different_models_in_one_round_are_refused(tmp_path):
                 message.content = RecordDict({"arrays": own, "config": config})
                 yield message
 
-    with pytest.raises(DataError, match="round 1 sends clients different models"):
-        run(recording_strategy(Personal(), tmp_path))
+    plain, recorded = run(Personal()), run(recording_strategy(Personal(), tmp_path / "run"))
+    assert same(tensors(plain.arrays), tensors(recorded.arrays))
+    assert "has not recorded round 1: round 1 sends clients different models" in caplog.text
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
@@ -266,20 +275,78 @@ def test_different_models_in_one_round_are_refused(tmp_path):
             "under 'num-examples'.* got None; add MetricRecord",
         ),
         (lambda content: content["metrics"].update({"num-examples": 1.5}), "got 1.5"),
-        (lambda content: content["arrays"].pop("0.bias"), "layer '0.bias' is absent"),
+        (
+            lambda content: content["arrays"].update(more=Array(np.zeros(2))),
+            "'more' is .2. in what was given",
+        ),
         (lambda content: content.pop("arrays"), "must hold one array record.* it holds none"),
     ],
 )
-def test_a_reply_that_cannot_be_recorded_is_named_in_one_sentence(change, words, tmp_path):
+def test_a_reply_that_cannot_be_recorded_is_logged_and_training_goes_on(change, words, tmp_path, caplog):
     def client(message, context):
         reply = honest(message, context)
-        change(reply.content)
+        if context.node_id == 2:
+            change(reply.content)
         return reply
 
-    refuses(DataError, words, run, recording_strategy(fedavg(), tmp_path, model=net()), Wire(client))
+    result = run(recording_strategy(Deaf(fraction_evaluate=0.0), tmp_path, model=net()), Wire(client))
+    assert result.train_metrics_clientapp[3] == {"replies": 3}
+    lines = [record.getMessage() for record in caplog.records if record.name == "leakscope"]
+    assert len(lines) == ROUNDS
+    assert all(re.search("has not recorded the reply of node 2 in round .*" + words, line) for line in lines)
+    assert all(Recording(tmp_path).clients_in(r) == ("1", "3") for r in (1, 2, 3))
 
 
-def test_a_pickled_array_is_never_opened(tmp_path):
+def test_a_full_disk_does_not_stop_a_training(tmp_path, monkeypatch, caplog):
+    def full(_):
+        raise OSError("No space left on device")
+
+    plain = run(fedavg())
+    monkeypatch.setattr("os.fsync", full)
+    recorded = run(recording_strategy(fedavg(), tmp_path / "run", model=net()))
+    assert same(tensors(plain.arrays), tensors(recorded.arrays))
+    assert "No space left on device" in caplog.text
+
+
+def test_records_are_counted_by_the_key_of_the_strategy(tmp_path):
+    def client(message, context):
+        reply = honest(message, context)
+        reply.content["metrics"] = MetricRecord({"n": 7 * context.node_id})
+        return reply
+
+    for name, strategy in (
+        ("plain", fedavg(weighted_by_key="n")),
+        (
+            "wrapped",
+            strategies.DifferentialPrivacyServerSideFixedClipping(fedavg(weighted_by_key="n"), 0.0, 0.01, 3),
+        ),
+    ):
+        run(recording_strategy(strategy, tmp_path / name, model=net()), Wire(client))
+        assert [Recording(tmp_path / name).samples(2, c) for c in "123"] == [7, 14, 21]
+
+
+def test_array_records_beside_the_parameters_are_recorded(tmp_path):
+    def client(message, context):
+        reply = honest(message, context)
+        reply.content["control"] = ArrayRecord(
+            {k: 0.5 * v for k, v in tensors(reply.content["arrays"]).items()}
+        )
+        return reply
+
+    run(recording_strategy(Deaf(fraction_evaluate=0.0), tmp_path, model=net()), Wire(client))
+    found = Recording(tmp_path)
+    assert found.gradients == ["control"]
+    assert same(found.further(1, "2", "control"), {k: 0.5 * v for k, v in found.uploaded(1, "2").items()})
+
+
+def test_an_older_strategy_is_refused_with_the_way_out(tmp_path):
+    from flwr.server.strategy import FedAvg
+
+    words = "must be one of flwr.serverapp.strategy, got flwr.server.strategy.fedavg.FedAvg; .* aggregate_fit"
+    refuses(ArgumentError, words, recording_strategy, FedAvg(), tmp_path)
+
+
+def test_a_pickled_array_is_never_opened(tmp_path, caplog):
     class Trap:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "sprung",))
@@ -292,8 +359,8 @@ def test_a_pickled_array_is_never_opened(tmp_path):
         reply.content["arrays"]["0.bias"] = Array("object", (1,), "numpy.ndarray", buffer.getvalue())
         return reply
 
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        run(recording_strategy(fedavg(), tmp_path / "run", model=net()), Wire(client))
+    run(recording_strategy(Deaf(fraction_evaluate=0.0), tmp_path / "run", model=net()), Wire(client))
+    assert "allow_pickle=False" in caplog.text
     assert not (tmp_path / "sprung").exists()
 
 
@@ -420,6 +487,16 @@ def test_a_layer_can_be_named_and_counters_pass():
     assert tensors(reply.content["arrays"])["count"] == 5
 
 
+def test_batch_statistics_are_sent_as_they_are():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    message = asking(model.state_dict(), node=7)
+    context, noise = Context(1, 7, {}, RecordDict(), {}), defense_mod(Noise(10.0))
+    after = trained(model.state_dict(), 7, 1)
+    sent = tensors(noise(message, context, honest).content["arrays"])
+    for name in sent:
+        assert torch.equal(sent[name], after[name]) == ("running" in name or "tracked" in name)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -493,18 +570,27 @@ def example(name: str):
         sys.path.remove(str(EXAMPLE))
 
 
-def check_by_hand(folder: Path, *, rounds: int, clients: int, rate: float, batch: int, steps: int) -> None:
+def check_by_hand(
+    folder: Path, *, rounds: int, clients: int, rate: float, batch: int, steps: int, net="net", a_round=None
+) -> None:
     """The recording is whole, and is what FedAvg by plain autograd gives on the same batches."""
     task, recording = example("task"), Recording(folder)
     recording.complete()
     assert recording.rounds == tuple(range(1, rounds + 2))
-    model = task.net()
+    model = getattr(task, net)()
     recording.check(model)
+
+    def state(r):
+        return {**recording.global_model(r), **recording.statistics(r)}
+
     for r in range(1, rounds + 1):
-        torch.testing.assert_close(recording.global_model(r), dict(model.state_dict()))
-        assert set(recording.clients_in(r)) == {f"site-{i}" for i in range(clients)}
+        expected = {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+        torch.testing.assert_close(state(r), {name: expected[name] for name in state(r)})
+        assert set(state(r)) == set(expected)
+        assert len(recording.clients_in(r)) == (a_round or clients)
+        assert set(recording.clients_in(r)) <= {f"site-{i}" for i in range(clients)}
         uploads = []
-        for i in range(clients):
+        for i in sorted(int(name.removeprefix("site-")) for name in recording.clients_in(r)):
             data, local = task.shard(i, clients), copy.deepcopy(model)
             for rows in task.batches(len(data), i, r, batch=batch, steps=steps):
                 loss = nn.functional.cross_entropy(local(data.x[rows]), data.y[rows])
@@ -517,18 +603,20 @@ def check_by_hand(folder: Path, *, rounds: int, clients: int, rate: float, batch
                 update = flat(recording.update(r, f"site-{i}"))
                 assert torch.cosine_similarity(update, slope, dim=0) > 0.999999
                 torch.testing.assert_close(update / rate, slope, rtol=1e-4, atol=1e-6)
-            torch.testing.assert_close(recording.uploaded(r, f"site-{i}"), dict(local.state_dict()))
+            torch.testing.assert_close(recording.uploaded(r, f"site-{i}"), dict(local.named_parameters()))
             assert recording.samples(r, f"site-{i}") == batch * steps
             assert (recording.rate(r, f"site-{i}"), recording.steps(r, f"site-{i}")) == (rate, steps)
             uploads.append(local.state_dict())
         model.load_state_dict(
-            {name: sum(upload[name] for upload in uploads) / clients for name in uploads[0]}
+            {name: sum(upload[name] for upload in uploads) / len(uploads) for name in uploads[0]}
         )
-    torch.testing.assert_close(recording.global_model(rounds + 1), dict(model.state_dict()))
+    torch.testing.assert_close(recording.global_model(rounds + 1), dict(model.named_parameters()))
 
 
-def test_the_example_is_fedavg_by_hand(tmp_path):
+@pytest.mark.parametrize(("net", "fraction"), [("net", 1.0), ("normed_net", 0.7)])
+def test_the_example_is_fedavg_by_hand(tmp_path, net, fraction):
     settings = {"recording": str(tmp_path / "run"), "rounds": 2, "rate": 0.2, "batch": 8, "local-steps": 4}
+    settings |= {"normed": net == "normed_net", "fraction": fraction}
     wire = Wire(
         example("client_app").app,
         (11, 22, 33),
@@ -536,7 +624,8 @@ def test_the_example_is_fedavg_by_hand(tmp_path):
         settings,
     )
     example("server_app").app(wire, Context(1, 0, {}, RecordDict(), settings))
-    check_by_hand(tmp_path / "run", rounds=2, clients=3, rate=0.2, batch=8, steps=4)
+    a_round = int(3 * fraction)
+    check_by_hand(tmp_path / "run", rounds=2, clients=3, rate=0.2, batch=8, steps=4, net=net, a_round=a_round)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -592,7 +681,8 @@ def await_port(port: int, program: subprocess.Popen) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
-    """The recording of two rounds between a SuperLink and two SuperNodes on the loopback device."""
+    """The recording of two rounds between a SuperLink and three SuperNodes on the loopback device: a net with
+    batch normalisation, and two of three clients in each round."""
     folder = tmp_path_factory.mktemp("federation")
     (folder / "home").mkdir()
     link, *ports = free_ports(1 + CLIENTS)
@@ -600,7 +690,7 @@ def recorded(tmp_path_factory) -> Path:
     (folder / "home" / "config.toml").write_text(
         f'[superlink.deploy]\naddress = "{address}"\ninsecure = true\n'
     )
-    settings = f'recording="{folder / "recording"}" rounds={REAL}'
+    settings = f'recording="{folder / "recording"}" rounds={REAL} normed=true fraction=0.7'
     with ExitStack() as running:
         server = running.enter_context(process(folder / "superlink.log", "flower-superlink", *local, link))
         await_port(link, server)
@@ -622,39 +712,52 @@ def recorded(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_a_federation_of_real_processes_is_recorded_as_it_was(recorded):
-    check_by_hand(recorded, rounds=REAL, clients=CLIENTS, rate=0.1, batch=16, steps=1)
+    normed = {"net": "normed_net", "a_round": 2}
+    check_by_hand(recorded, rounds=REAL, clients=CLIENTS, rate=0.1, batch=16, steps=1, **normed)
 
 
-def trained_rows(i: int) -> torch.Tensor:
-    """The rows of its shard that a site of the example trains on."""
-    task = example("task")
-    records = len(task.shard(i, CLIENTS))
-    return torch.cat([task.batches(records, i, r, batch=16, steps=1).flatten() for r in range(1, REAL + 1)])
+def trained_rows(recorded: Path, i: int) -> set[int]:
+    """The rows of its shard that a site of the example has trained on."""
+    task, recording = example("task"), Recording(recorded)
+    records, rounds = len(task.shard(i, CLIENTS)), range(1, REAL + 1)
+    own = [r for r in rounds if f"site-{i}" in recording.clients_in(r)]
+    return {row for r in own for row in task.batches(records, i, r, batch=16, steps=1).flatten().tolist()}
 
 
 @pytest.mark.slow
 def test_what_flower_recorded_is_audited_as_the_readme_says(recorded, leakscope, tmp_path):
     page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     python, shell = re.findall(r"```(?:python|bash)\n([^`]*candidates\.npz[^`]*)```", page)
-    assert "for r in (1, 2, 3)" in python  # the example's rounds; here there were fewer
-    code = python.replace("/tmp/leakscope-flower", str(tmp_path)).replace("(1, 2, 3)", str((1, 2)))
+    code = python.replace("/tmp/leakscope-flower/recording", str(recorded))
+    code = code.replace("/tmp/leakscope-flower", str(tmp_path)).replace("(i, 2)", f"(i, {CLIENTS})")
     example("task")
-    exec(code, {})
+    exec(code.replace("range(2)", f"range({CLIENTS})"), {})
     arrays = np.load(tmp_path / "candidates.npz")
-    assert {str(name): int((arrays["client"] == name).sum()) for name in ("site-0", "site-1")} == {
-        f"site-{i}": len(set(trained_rows(i).tolist())) for i in range(CLIENTS)
-    }
+    sites = {f"site-{i}": len(trained_rows(recorded, i)) for i in range(CLIENTS)}
+    assert {name: int((arrays["client"] == name).sum()) for name in sites} == sites
     command = shell.replace("/tmp/leakscope-flower/recording", str(recorded))
     command = command.replace("/tmp/leakscope-flower", str(tmp_path)).replace("\\\n", " ")
-    name, *arguments = shlex.split(command)
+    name, *arguments = shlex.split(
+        command.replace("MLP", "digits_app.task.normed_net --trust digits_app.task")
+    )
     assert name == "leakscope"
-    shown = leakscope(*arguments, "--jobs", "1")
-    assert shown.code == 0, shown.err
-    report = (tmp_path / "audit" / "report.html").read_text(encoding="utf-8")
-    assert "Who was trained on" in report
-    assert "watched: site-0, site-1" in report
-    (result,) = store.results(tmp_path / "audit")
-    found = result.found
-    assert (found.clients, found.rounds) == (CLIENTS, REAL)
-    strong = next(attempt for attempt in found.attacks if attempt.name == "Whitened")
-    assert strong.scores.auroc.low > 0.5  # sixteen records a round: each one shows
+    for seen in ("uploads", "sum", "broadcast"):  # one command each: who was trained on, and by whom
+        folder = tmp_path / seen
+        words = [str(folder) if word == str(tmp_path / "audit") else word for word in arguments]
+        asks = () if seen == "broadcast" else ("--ask", "source")
+        shown = leakscope(*words, "--jobs", "1", "--seen", seen, *asks)
+        assert shown.code == 0, shown.err
+        assert "Who was trained on" in (folder / "report.html").read_text(encoding="utf-8")
+        found = {result.kind: result.found for result in store.results(folder)}
+        members = found["membership"]
+        assert {one.seen for one in found.values()} == {seen}
+        assert set(members.watched) == {name for name, rows in sites.items() if rows}
+        assert ("FedAvg" in members.server) == (seen != "broadcast")
+        if seen == "sum":  # two of three in two rounds: somebody is in both
+            (why,) = found["questions"].unasked
+            assert "somebody took part in every round" in why
+            assert not found["questions"].answers
+        if seen == "uploads":
+            assert [answer.question for answer in found["questions"].answers] == ["source"]
+            strong = next(one for one in members.attacks if one.name.startswith("Whitened"))
+            assert strong.scores.auroc.low > 0.5  # sixteen records a round: each one shows

@@ -22,10 +22,11 @@ from leakscope import Transcript, auroc
 from leakscope.audits.inference.audit import measure
 from leakscope.core.basis import Effective
 from leakscope.core.errors import PlanError
-from leakscope.measures.success import guessing, roc
+from leakscope.measures.success import guessing, proportion, roc
 from leakscope.report import page
 from leakscope.results import gate, store
 from leakscope.results.gate.readings import read
+from leakscope.results.scores import Worth
 from leakscope.run import experiment
 
 PASS, FAIL, OPEN = 0, 1, 3
@@ -33,7 +34,7 @@ SIGN = {"name": "Sign"}
 
 
 def limit(**settings):
-    return {"secret": "group", "measure": "advantage", "at_most": 0.1} | settings
+    return {"secret": "group", "measure": "advantage", "at_most": 0.1, "attack": "any"} | settings
 
 
 def appetite(*limits, **rest):
@@ -70,6 +71,7 @@ def game(hits=1000, n=2000, *, seed=0, column="group", defense=None, adaptive=Tr
     played = transcript(hits, n, seed=seed) if played is None else played
     base = real()
     told = {"scores": measure(played), "guessing": guessing(played), "roc": tuple(roc(played))}
+    told["utility"] = Worth(accuracy=proportion("accuracy", 800, 1000), majority=0.5)
     told["secret"] = base.found.secret.model_copy(update={"column": column})
     asked = {"defense": defense, "adaptive": adaptive, "game": base.cell.game | {"secret": column}}
     cell = base.cell.model_copy(update=asked)

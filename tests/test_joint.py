@@ -128,6 +128,37 @@ def test_joint_comes_within_a_hundredth_of_the_best_there_is():
     assert success_rate(transcript.single(0)).value == pytest.approx(rate.value, abs=0.01)  # the same again
 
 
+@dataclasses.dataclass(frozen=True)
+class Means:
+    """Releases the mean of a batch's inputs, part by part."""
+
+    rounds: int = 3
+
+    def __call__(self, batch, secret, rng):
+        mean = batch.data.x[batch.rows].mean(1)
+        return tuple(Release.of({"mean": part}) for part in mean.chunk(self.rounds, 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_threshold_of_joint_is_right_where_records_are_fewer_than_features(seed):
+    """70 records of the rare value: what was calibrated on part of them was off for all of them, and an
+    attack that ranked challenges without error was no better than guessing."""
+    rng = seeded(seed, "few")
+    group = (torch.arange(700) % 5 > 0).long()
+    x = torch.randn(700, 240, generator=rng) + 0.12 * group[:, None]
+    data = Dataset(x, (torch.rand(700, generator=rng) < 0.5).long(), {"group": group}, name="few")
+    game, public = (
+        Inference(data.take(torch.arange(350)), "group", batch=16),
+        data.take(torch.arange(350, 700)),
+    )
+    knowledge = Knowledge(game.on(public), Means(), 1_000, game.chances)
+    transcript = play(game, Means(), Joint(), knowledge, trials=600, rng=seeded(seed))
+    evidence = transcript.heard.evidence
+    order = transcript.secrets[(evidence[:, 1] - evidence[:, 0]).argsort()]
+    best = torch.stack([(order[:i] == 0).sum() + (order[i:] == 1).sum() for i in range(601)]).max() / 600
+    assert success_rate(transcript).value > best - 0.04
+
+
 def drawn(seed: int, n: int = 600, d: int = 5) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     secrets = rng.integers(0, 3, n)

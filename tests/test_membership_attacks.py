@@ -10,9 +10,10 @@ from builders import refuses
 from torch import nn
 from torch.nn import functional as F
 
-from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
+from leakscope.attacks.alignment import Cosine, GradientDiff
 from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
 from leakscope.attacks.span_membership import SpanDistance
+from leakscope.attacks.whitened import Whitened
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Knowledge, Transcript

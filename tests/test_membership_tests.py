@@ -10,7 +10,7 @@ from scipy import stats
 
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Transcript
-from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr, t_test_p_values
+from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr, t_test_as_printed
 
 PRIOR = torch.tensor([0.5, 0.5], dtype=torch.float64)
 
@@ -69,13 +69,17 @@ def test_without_held_out_non_members_there_is_no_p_value():
     refuses(ArgumentError, "held", p_values, transcript([1.0], [0.0]))
 
 
-def test_the_t_test_is_students_prediction_of_one_more_score():
+@pytest.mark.parametrize("stays", [0.0, 1.0])
+def test_the_printed_t_test_keeps_its_rate_only_where_rounds_are_independent(stays):
+    """Each record's rounds against 0, as scipy has it; what stays the same over rounds breaks it."""
     rng = np.random.default_rng(2)
-    null, own = rng.standard_normal(40), [2.5]
-    found = t_test_p_values(transcript(own, [0.0], null))
-    expected = stats.ttest_ind(own, null, alternative="greater").pvalue
-    assert found[0].item() == pytest.approx(expected, rel=1e-9)
-    refuses(DataError, "spread", t_test_p_values, transcript([1.0], [0.0], [1.0, 1.0]))
+    rounds = rng.standard_normal((6, 4_000)) + stays * rng.standard_normal(4_000)
+    tested = stats.ttest_1samp(rounds, 0.0, alternative="greater")
+    alarms, hits = t_test_as_printed(transcript([50.0], tested.statistic), rounds=6, fpr=0.05)
+    assert alarms.value == pytest.approx((tested.pvalue <= 0.05).mean())
+    assert hits.value == 1
+    assert (alarms.low <= 0.05 <= alarms.high) == (not stays)
+    assert alarms.value > 0.2 or not stays
 
 
 def test_discoveries_are_benjamini_and_hochbergs():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -21,7 +22,8 @@ SLACK = 200e6  # bytes that libraries take of their own on the way: pieces of a 
 
 def peak(code: str, **given: object) -> dict:
     """What a fresh process tells: ``peak()`` in it is the most memory it had so far, in bytes. It is its
-    own high-water mark: that of getrusage begins with what the parent had."""
+    own high-water mark: that of getrusage begins with what the parent had. What is freed goes back at once,
+    so that the mark tells of what was held, and not of how the allocator's pools happened to fill."""
     head = "import json, re\nfrom pathlib import Path\n"
     head += "status = lambda: Path('/proc/self/status').read_text()\n"
     head += "peak = lambda: 1024 * int(re.search(r'VmHWM:\\s+(\\d+)', status())[1])\n"
@@ -32,6 +34,7 @@ def peak(code: str, **given: object) -> dict:
         text=True,
         timeout=900,
         check=False,
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"},
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tomli_w
 import torch
+from rich.progress import Progress
 from sklearn.linear_model import LinearRegression
 from sklearn.metrics import mean_absolute_error, r2_score
 from test_gradients import agree, looped, parameters
@@ -26,8 +27,9 @@ from torch.nn import functional as F
 import leakscope as ls
 from leakscope import gradients
 from leakscope.attacks.losses import FedLoss, Loss, ModifiedEntropy
+from leakscope.audits.membership.kind import KIND as MEMBERS
 from leakscope.audits.world import judge_outputs
-from leakscope.core.dataset import Dataset
+from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError, PlanError
 from leakscope.core.nouns import Knowledge
 from leakscope.core.rng import initialised, seeded
@@ -40,10 +42,15 @@ from leakscope.measures.utility import mean_error, r_squared
 from leakscope.models import build
 from leakscope.report import comparison, overview
 from leakscope.report.page import write
+from leakscope.report.pages import percent
 from leakscope.report.report import read_report
 from leakscope.results import gate, kind
+from leakscope.results.cell import Cell
+from leakscope.results.kind import World
 from leakscope.run import sweep
 from leakscope.run.plan import from_document
+from leakscope.run.search import search_defense
+from leakscope.run.tuning import DefenseFamily, Risk
 from leakscope.training import Local, federate, fit, logits, shards
 from leakscope.training.local import Task, alone, together
 from leakscope.training.recording import RecordedChannel
@@ -353,9 +360,8 @@ def test_the_loss_attack_ranks_by_squared_error(overfitted) -> None:
     batch = view.public["candidates"]
     x, y = batch.data.x[batch.rows[:, 0]], batch.data.y[batch.rows[:, 0]]
     said = Loss()(Knowledge(game, channel, 10), seeded(0))(view)
-    out = functional_call(
-        channel.model.double(), {k: v.double() for k, v in view.releases[-1].params.items()}, (x.double(),)
-    )
+    final = channel.recording.uploaded(5, "0")  # of the only client in the last round
+    out = functional_call(channel.model.double(), {k: v.double() for k, v in final.items()}, (x.double(),))
     channel.model.float()
     torch.testing.assert_close(said, -(out[:, 0] - y).square(), rtol=1e-4, atol=1e-5)
 
@@ -386,7 +392,11 @@ def folder(tmp_path_factory) -> Path:
     path = place / "table.csv"
     path.write_text("a,b,c,group,ward,days\n" + "\n".join(lines) + "\n")
     table = {"name": "csv", "path": str(path), "label": "days", "secrets": ["group", "ward"], "without": ["ward"]}  # fmt: skip
-    settings = {"canary": {"attribute": "group"}, "sites": {"site": "ward", "secrets": ["group"]}}
+    settings = {
+        "canary": {"attribute": "group"},
+        "sites": {"site": "ward", "secrets": ["group"]},
+        "records": {},
+    }
     own = {
         name: {"data": table, "game": builders.KINDS[name]["game"] | given}
         for name, given in settings.items()
@@ -434,6 +444,60 @@ def test_a_numeric_label_reaches_every_reader_of_every_kind(folder, tmp_path) ->
     assert "R² " in " ".join(overview.rows(runs)[0])
     protections = [row for row in rows if row["about"] == "protection" and row["measure"] == "r2"]
     assert protections
+
+
+def test_the_search_for_a_defense_counts_its_cost_in_r_squared(folder, tmp_path) -> None:
+    (played,) = (result for result in read_report(folder).results if result.cell.id == "game")
+    document = {"name": "Search", "cell": [played.cell.model_dump(exclude_none=True, exclude={"id"})]}
+    noise = DefenseFamily("Noise", 8.0, 8.0, lambda std: {"name": "Noise", "std": std})
+    answer = search_defense(
+        from_document(document),
+        tomli_w.dumps(document),
+        Risk(advantage=0.9, loss=0.02),
+        tmp_path,
+        halvings=1,
+        jobs=1,
+        trusted=(),
+        progress=Progress(disable=True),
+        tell=lambda line: None,
+        families=[noise],
+    )
+    free, noisy = sorted(read_report(tmp_path).results, key=lambda one: one.cell.defense is not None)
+    assert free.found.utility.r2.low > 0.02 + noisy.found.utility.r2.value
+    assert f"R² {percent(free.found.utility.r2.value)}" in answer.question
+    assert "2 points of R²" in answer.question
+    assert answer.sentence.startswith("No setting that was tried keeps both")  # the noise costs more
+
+
+def test_a_recording_of_clients_that_learn_a_number_is_audited(overfitted, tmp_path) -> None:
+    """As a federation's owner does it, from the folder and a table that says whose a record is."""
+    channel, own, others = overfitted
+    candidates = joined([own, others])
+    whose = torch.tensor([0] * len(own) + [1] * len(others))
+    candidates = replace(candidates, private={"client": whose}, values={"client": ("0", "nobody")})
+    asked = Cell.model_validate(
+        {
+            "data": {"name": "candidates"},
+            "model": {"name": "MLP", "hidden": [64], "activation": "tanh"},
+            "game": {
+                "name": "RecordingAudit",
+                "recording": str(channel.recording.path),
+                "attacks": [{"name": "Whitened"}, {"name": "Loss"}],
+            },
+            "trials": 300,
+        }
+    )
+    world = World(asked, 0, candidates)
+    MEMBERS.check(world)
+    found = MEMBERS.run(world).found
+    assert found.members == len(own)
+    assert all(attack.scores.auroc.low > 0.55 for attack in found.attacks)
+    assert found.utility.r2 is not None
+    assert found.utility.accuracy is None
+    guessing = [{"name": "Cosine", "label": "predicted"}]
+    refused = asked.model_copy(update={"game": asked.game | {"attacks": guessing}})
+    with pytest.raises(ArgumentError, match="needs labels that are classes"):
+        MEMBERS.check(replace(world, cell=refused))
 
 
 def test_a_victim_that_did_not_learn_its_number_is_said_to_be_one(folder) -> None:

@@ -10,7 +10,7 @@ from leakscope.report import overview
 from leakscope.report.page import write
 from leakscope.report.report import read_report
 
-APPETITE = '[[limit]]\nsecret = "sex"\nmeasure = "advantage"\nat_most = 0.1\n'
+APPETITE = '[[limit]]\nsecret = "sex"\nattack = "any"\nmeasure = "advantage"\nat_most = 0.1\n'
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 import leakscope as ls
-from leakscope.audits.inference.request import parse_model, request_audit
+from leakscope.audits.asked import parse_model
+from leakscope.audits.inference.request import request_audit
 from leakscope.audits.world import train_victim
 from leakscope.core.errors import ArgumentError, LeakscopeError, PlanError
 from leakscope.core.nouns import Defense

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
@@ -39,6 +40,13 @@ def people(seed: int) -> ls.Dataset:
     return ls.Dataset(x, (torch.rand(len(who), generator=rng) < 0.5).long(), {"person": who}, name="people")
 
 
+def ages() -> ls.Dataset:
+    """A table whose secret is a number, in five ranges of it."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(60, 10, 1_500).round(1), "weight": rng.normal(size=1_500)})
+    return ls.from_csv(frame.assign(died=rng.choice(["no", "yes"], 1_500)), label="died", secrets="age")
+
+
 def games(parts):
     train, _, public = parts
     named = {
@@ -53,16 +61,19 @@ def games(parts):
         ls.UserInference(split[0], "person", candidates=4, batch=3),
         ls.Prototype(8, 32, epochs=20),
     )
+    whole, others = (cut for i, cut in enumerate(ages().split(ls.seeded(0, "split"), secret="age")) if i != 1)
+    ordered = ls.Inference(whole, "age", batch=4)
+    named["ranges"] = (ordered, ls.Posterior(ls.RandomForest(20), ordinal=True))
+    named["ranges, joint"] = (ordered, ls.Joint(ordinal=True))
     for name in ("inference", "distribution"):
         aware = ls.NoiseAware(head=ls.RandomForest(20), ordinal=name == "distribution")
         named[f"{name}, aware of noise"] = (named[name][0], aware)
-    return {
-        name: (game, game.on(split[2] if name == "user" else public), attack)
-        for name, (game, attack) in named.items()
-    }
+    theirs = {"user": split[2], "ranges": others, "ranges, joint": others}
+    return {name: (game, game.on(theirs.get(name, public)), attack) for name, (game, attack) in named.items()}
 
 
 GAMES = ("inference", "distribution", "user", "inference, aware of noise", "distribution, aware of noise")
+GAMES += ("ranges", "ranges, joint")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")  # no variance

@@ -53,7 +53,7 @@ def noisy(update):
     return {key: value + torch.randn(value.shape) for key, value in update.items()}
 
 
-def record(folder, server, *, rounds=5, upload=None, late=False, frozen=(), weights=CLIENTS):
+def record(folder, server, *, rounds=5, upload=None, late=False, frozen=(), weights=CLIENTS, grow=0.0):
     """A federation of drawn updates, whose server makes a step of their mean."""
     torch.manual_seed(0)
     recorder = Recorder(folder, builders.net(), model_name="net")
@@ -62,7 +62,7 @@ def record(folder, server, *, rounds=5, upload=None, late=False, frozen=(), weig
         drift = builders.params(1000 + r)
         locals_ = {}
         for i, client in enumerate(weights):
-            moved = add(sent, add(drift, builders.params(100 * r + i + 2)), 0.1)
+            moved = add(add(sent, sent, grow), add(drift, builders.params(100 * r + i + 2)), 0.1)
             locals_[client] = {key: sent[key] if key in frozen else moved[key] for key in moved}
         updates = {client: add(params, sent, -1) for client, params in locals_.items()}
         total = sum(weights.values())
@@ -110,6 +110,54 @@ def test_differences_in_place_of_parameters_are_refused(tmp_path, sign):
     )
     with pytest.raises(DataError, match="differences, not parameters"):
         check_recording(recording).raise_faults("run")
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+@pytest.mark.parametrize("times", [2, 3, 100])
+def test_a_sum_of_parameters_that_passes_for_a_clients_upload_is_refused(tmp_path, times, rate):
+    """The step is the uploads' mean once they are divided, whatever the rate of the server."""
+    recording = record(
+        tmp_path / "run",
+        lambda update: {key: rate * value for key, value in update.items()},
+        upload=lambda sent, own: {key: times * value for key, value in own.items()},
+    )
+    with pytest.raises(DataError, match=f"mean of the uploads only once they are divided by {times}"):
+        check_recording(recording).raise_faults("run")
+
+
+def test_uploads_that_are_the_model_several_times_over_agree_with_no_step(tmp_path):
+    """A server whose rule is not known: nothing is proved, so that it is said, and nothing found is no news."""
+    triple = record(
+        tmp_path / "run",
+        noisy,
+        upload=lambda sent, own: {key: 3 * value for key, value in own.items()},
+    )
+    checked = check_recording(triple)
+    assert checked.agreement == 0
+    assert any("about 3 times the global model: client alice" in remark for remark in checked.remarks)
+    alone = check_recording(
+        record(
+            tmp_path / "short",
+            noisy,
+            rounds=1,
+            upload=lambda sent, own: {key: 3 * value for key, value in own.items()},
+        ).choose((0,))
+    )
+    assert any("about 3 times the global model" in remark for remark in alone.remarks)
+
+
+def test_models_that_grow_as_they_are_trained_are_no_sums(tmp_path):
+    """Every client's upload is twice what it was sent, and the server's step is their mean."""
+    recording = record(
+        tmp_path / "run",
+        lambda update: update,
+        upload=None,
+        grow=1.0,
+    )
+    checked = check_recording(recording)
+    assert checked.faults == ()
+    assert checked.remarks == ()
+    assert checked.agreement > 0.99
 
 
 def test_a_global_model_from_after_the_round_is_refused(tmp_path):
@@ -160,7 +208,7 @@ def test_centred_is_refused_where_the_step_is_not_the_mean(tmp_path):
     with pytest.raises(ArgumentError, match="leave --centred out"):
         audit.believe(recording)
     plain = RecordingAudit(str(tmp_path / "run"), (Cosine(),))
-    assert "FedAdam" in plain.believe(recording)["server"]
+    assert "FedAdam" in plain.believe(recording).server
 
 
 @pytest.mark.parametrize(
@@ -168,8 +216,8 @@ def test_centred_is_refused_where_the_step_is_not_the_mean(tmp_path):
     [("site-1", "Site 1"), ("site-1", "site_1"), ("3", "3.0"), ("3", "03"), ("site-1", "site-01")],
 )
 def test_a_client_that_is_nearly_named_is_not_taken_for_nobody(client, name):
-    from leakscope.audits.membership.recorded import _refuse_misnamed
+    from leakscope.audits.membership.fitting import refuse_misnamed
 
     with pytest.raises(DataError, match="name them alike"):
-        _refuse_misnamed((client, name, "nobody"), {client}, "client")
-    _refuse_misnamed((client, "nobody", "-1", "-3", "site-10", "30"), {client}, "client")
+        refuse_misnamed((client, name, "nobody"), {client}, "client")
+    refuse_misnamed((client, "nobody", "-1", "-3", "site-10", "30"), {client}, "client")

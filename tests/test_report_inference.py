@@ -276,6 +276,7 @@ def test_the_cheapest_defense_that_holds_against_the_strongest_attack_on_it_is_n
     assert [mark.row.cell.defense for mark in found.holding] == [dear.cell.defense]
     ranked = game(played=SEVERITIES["ranking"], defense=PRUNING)
     assert not draw_frontier(*group_settings([setting(), ranked])).holding
+    assert "Its ranking still tells: AUROC" in page(setting(), ranked).text
 
 
 def test_names_of_cells_do_not_hide_the_undefended_model():

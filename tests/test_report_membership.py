@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,8 @@ from leakscope import Transcript, tpr_at_fpr
 from leakscope.audits.membership.found import MembershipFound
 from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.seeds import watches
-from leakscope.audits.membership.view import ClientReading, pick_strongest
+from leakscope.audits.membership.view import SUBSTANTIAL, ClientReading, pick_strongest
+from leakscope.core.basis import Alarms
 from leakscope.core.dataset import Dataset
 from leakscope.data import load
 from leakscope.results.averages import Average, needed
@@ -159,7 +161,7 @@ def test_a_mean_over_clients_has_limits_at_any_error_and_a_ratio_has_not_those_o
 
 def test_an_attack_says_what_it_uses_and_is_told(plain):
     told = [(a.uses, a.label, a.taught) for a in plain[0].found.attacks]
-    assert told == [("updates", "known", False), ("updates", "predicted", False), ("models", "known", True)]
+    assert told == [("updates", "known", False), ("updates", "predicted", False), ("updates", "known", True)]
     rows = {row[0] for row in page(plain[0]).rows if row}
     assert any("takes the one the model predicts" in name for name in rows)
     assert any("More knowledge: half of the members" in name for name in rows)
@@ -287,10 +289,29 @@ def test_few_non_members_give_no_number():
         assert verdict.measure == "auroc"
         clients = [row for row in Page(str(chapter.body)).rows if row and row[0] in ("0", "1", "2")]
         assert [row[4] for row in clients if "Cosine" in row] == ["not enough evidence"] * 3
-        assert "needs 437 judged records of nobody, and there were 99" in " ".join(chapter.remarks)
+        (remark,) = [text for text in chapter.remarks if "lower limit at 1% false alarms needs" in text]
+        assert "for each client, and there were 99; raise --trials to" in remark
     assert "1% false alarms" not in headline(seeds[0])
     enough = run(cell_of(cell={"trials": 200}))
     assert "not enough evidence" not in KIND.tell([enough]).verdicts[0].sentence
+
+
+def test_the_trials_that_a_remark_asks_for_can_decide_for_every_client_and_attack():
+    """A perfect attack has a lower limit with so many non-members, at the level of the page, and none with
+    fewer."""
+    result = run(cell_of(attacks=({"name": "Cosine"}, {"name": "Loss"}), cell={"trials": 198}))
+    text = " ".join(KIND.tell([result]).remarks)
+    trials = int(re.search(r"raise --trials to (\d+)", text)[1])
+    (watch,) = watches([result])
+    worst = watch.worst
+    errors = {1 - reading.found.level for reading in (*worst.attacks, *worst.sites)}
+    assert len(errors) == 2  # a client shares the error with more intervals than the mean over them does
+    assert min(errors) == pytest.approx(0.05 / len(result.found.attacks) / len(worst.sites))
+    limits = [
+        Alarms(1.0, (150,) * n, n, 150, 0.01).low(min(errors) / 2) for n in (trials // 2, trials // 2 - 1)
+    ]
+    assert limits[0] > SUBSTANTIAL
+    assert limits[1] == 0.0
 
 
 @pytest.mark.parametrize("fpr", [0.01, 0.001])

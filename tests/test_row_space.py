@@ -99,6 +99,18 @@ def test_an_upload_gives_every_record_away(local):
     assert certified > 0.5
 
 
+def test_a_label_that_is_a_number_hides_no_record():
+    """The slope is known up to a factor, which the record's own dual gives."""
+    one, other = (
+        replace(table(n, seed), y=torch.randn(n, generator=ls.seeded(n))) for n, seed in ((300, 2), (200, 1))
+    )
+    model = initialised(lambda: MLP((64, 24))(other), ls.seeded(0, "net"))
+    game = Reconstruction(one, batch=8)
+    knowledge = ls.Knowledge(game.on(other), gradients(model))
+    transcript = ls.play(game, gradients(model), RowSpace(), knowledge, trials=3, rng=ls.seeded(5))
+    assert found(transcript) == (1.0, 1.0, 0.0)
+
+
 def test_decay_left_in_place_hides_the_records():
     """What is subtracted is what decay leaves: believing in another decay, nothing is certified."""
     real = uploads(net(), replace(LOCAL, decay=0.01))
@@ -473,3 +485,22 @@ def test_public_and_private_may_be_joined_without_a_change():
         for p in (PUBLIC, more)
     ]
     assert found[0].equal(found[1])
+
+
+# --- noise
+
+
+@pytest.mark.parametrize("seed", [112, 114])
+def test_a_certificate_allows_for_the_noise_that_moves_numbers(seed):
+    """Categories come through noise; numbers that follow from them may not, and are then not certified."""
+    data = ls.load("heart")
+    train, others, public = data.split(ls.seeded(seed, "split"), train=460, public=230)
+    model = initialised(lambda: MLP((256, 128))(train), ls.seeded(seed, "net"))
+    game, plain = Reconstruction(others, batch=12), gradients(model)
+    layers = game.deal(plain, 1, ls.seeded(seed, "x"))[0].releases[0].layers
+    rms = float(torch.cat([layer.flatten() for layer in layers.values()]).square().mean().sqrt())
+    channel = gradients(model, defense=ls.Noise(3e-4 * rms))
+    knowledge = ls.Knowledge(game.on(public), channel)
+    transcript = ls.play(game, channel, RowSpace(), knowledge, trials=6, rng=ls.seeded(seed, "deal"))
+    assert ls.certified_records(transcript, public).value > 0.5
+    assert ls.false_certificates(transcript, public).value == 0

@@ -25,8 +25,8 @@ from fuzzing import works_or_says_why
 from safetensors.torch import save as save_tensors
 from torch import nn
 
+from leakscope.audits.asked import source
 from leakscope.audits.inference.audit import describe_secret, set_stage
-from leakscope.audits.inference.request import source
 from leakscope.audits.membership.recorded import _table
 from leakscope.core import files, fingerprints, toml
 from leakscope.core.errors import DataError, LeakscopeError, PlanError, StoreError

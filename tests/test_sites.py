@@ -13,8 +13,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 import leakscope as ls
-from leakscope.attacks.alignment import Whitened
 from leakscope.attacks.losses import Loss
+from leakscope.attacks.whitened import Whitened
 from leakscope.audits.inference.request import request_audit
 from leakscope.audits.membership import MembershipAudit
 from leakscope.audits.membership.judged import (
@@ -28,13 +28,14 @@ from leakscope.audits.membership.judged import (
 from leakscope.audits.membership.kind import KIND as MEMBERS
 from leakscope.audits.membership.seeds import watches
 from leakscope.audits.membership.simulated import record, roster, settle
-from leakscope.audits.sites.audit import SiteAudit, _believe, _place
+from leakscope.audits.sites.audit import SiteAudit, _believe
 from leakscope.audits.sites.kind import KIND
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Defense
 from leakscope.core.rng import seeded
 from leakscope.data import load
+from leakscope.games import Distribution
 from leakscope.measures.exchangeability import PERMUTATIONS, _areas, exchangeability
 from leakscope.models import MLP, build
 from leakscope.results import gate
@@ -42,7 +43,7 @@ from leakscope.results.cell import Cell
 from leakscope.results.chapter import LEAKS
 from leakscope.results.kind import World, numbers
 from leakscope.results.result import Result
-from leakscope.training import Local, cut_sites
+from leakscope.training import Local, cut_parts, cut_sites
 
 LOCAL = Local(0.1, batch=32)
 GAME = {"name": "MembershipAudit", "how": "site", "column": "site", "attacks": [{"name": "Whitened"}]}
@@ -268,7 +269,9 @@ def test_through_noise_no_update_tells_its_site():
 
 
 def test_ranges_of_a_share():
-    assert [_place(share, 6) for share in (0.0, 0.01, 0.2, 0.21, 1.0)] == [0, 1, 1, 2, 5]
+    game = Distribution(load("heart"), "sex")
+    assert [game.place(having, 100) for having in (0, 1, 20, 21, 100)] == [0, 1, 1, 2, 5]
+    assert [game.span(*ends) for ends in ((0, 0), (1, 1), (1, 5))] == [(0, 0), (0, 0.2), (0, 1)]
     assert _believe(torch.tensor([0.01, 0.5, 0.4, 0.09])) == (1, 3)
     assert _believe(torch.tensor([0.0, 0.97, 0.03, 0.0])) == (1, 1)
 
@@ -283,7 +286,7 @@ def test_membership_is_asked_of_every_table_and_several_secrets_at_once():
     assert ids == [*(f"{game}, {s}" for s in ("sex", "race") for game in games), "membership"]
     single, _ = request_audit("adult", label=None, secret="sex")
     assert [cell["id"] for cell in single["cell"]] == [*games, "membership"]
-    assert plan["cell"][-1]["game"]["attacks"][0] == {"name": "Whitened"}
+    assert plan["cell"][-1]["game"]["attacks"][0] == {"name": "FedMIA"}
 
 
 def test_a_table_of_people_has_other_people_as_non_members():
@@ -302,6 +305,60 @@ def test_a_table_of_people_has_other_people_as_non_members():
 KEPT = ("clients", "size", "known", "held", "judged", "how", "column")
 
 
+def consortium() -> Dataset:
+    """Three sites of 40 people who have 1 to 7 records each."""
+    person = torch.arange(120).repeat_interleave(torch.arange(120) % 7 + 1)
+    data = noise(len(person), 0)
+    return replace(data, private={"person": person, "site": person % 3, "u": data.y})
+
+
+def deal(data: Dataset) -> Roster:
+    audit = MembershipAudit((Whitened(),), LOCAL, how="site", column="site", person="person")
+    return roster(audit, data, seeded(0))
+
+
+def test_people_of_a_site_stay_together():
+    data = consortium()
+    plan, _ = request_audit(data, label=None, secret="u", site="site", person="person", batch=2)
+    cells = {cell["id"]: cell for cell in plan["cell"]}
+    assert {cells[name]["game"]["person"] for name in ("membership, uploads", "sites")} == {"person"}
+    assert plan["defaults"]["data"]["by"] == "person"
+    who = deal(data)
+    parts = [*who.members, who.known, *(part for pair in who.apart for part in pair)]
+    people = [set(part.private["person"].tolist()) for part in parts]
+    assert sum(map(len, people)) == len(set.union(*people)) == 120
+    assert sum(map(len, parts)) == len(data)
+    assert who.people == "person"
+    for member in who.members:  # half of a site's records, but for one person
+        site = int(member.private["site"][0])
+        assert abs(len(member) - int((data.private["site"] == site).sum()) / 2) <= 7
+    cell = Cell.model_validate({"data": {"name": "heart"}, "game": cells["sites"]["game"]})
+    made = SiteAudit("site", LOCAL, ("u",), person="person")
+    for site in made.cut(World(cell, 0, data)):
+        assert not {*site.private.private["person"].tolist()} & {*site.public.private["person"].tolist()}
+
+
+def test_whole_people_are_drawn_at_random_and_records_as_ever():
+    data = consortium()
+    order = torch.randperm(len(data), generator=seeded(1))
+    first, rest = cut_parts(data, [100], seeded(1))
+    assert torch.equal(torch.cat([first.x, rest.x]), data.x[order])
+    shares = torch.zeros(120)
+    for seed in range(200):
+        shares[cut_parts(data, [len(data) // 4], seeded(seed), person="person")[0].private["person"]] += 1
+    assert stats.chi2.sf(float(((shares - 50) ** 2 / 37.5).sum()), 120) > 0.001
+
+
+def test_people_at_two_sites_or_a_site_of_few_people_are_refused():
+    data = consortium()
+    moved = replace(data, private=data.private | {"site": torch.arange(len(data)) % 3})
+    ask = {"label": None, "secret": "u", "site": "site", "person": "person"}
+    refuses(DataError, "must be at one site of 'site', and 102 are at more", request_audit, moved, **ask)
+    few = replace(data, private=data.private | {"person": data.private["site"]})
+    refuses(DataError, "people for 4 parts, each person whole, and 'person' has 1 there", deal, few)
+    refuses(ArgumentError, "MembershipAudit.person", MembershipAudit, (Whitened(),), LOCAL, person="person")
+
+
 def test_a_column_that_is_no_set_of_sites_is_refused_in_one_sentence():
     ask = {"label": None, "secret": None}
     refuses(ArgumentError, "'sex' is named by --secret too", request_audit, "heart", **ask, site="sex")
@@ -309,7 +366,7 @@ def test_a_column_that_is_no_set_of_sites_is_refused_in_one_sentence():
     both = {"label": "site", "secret": ["site"]}
     refuses(ArgumentError, "--label and --secret", request_audit, "heart", **both, site="site")
     refuses(DataError, "no private column 'ward'", request_audit, "heart", **ask, site="ward")
-    refuses(ArgumentError, "a site is no person", request_audit, "heart", **ask, site="site", user="x")
+    refuses(ArgumentError, "name people by --person", request_audit, "heart", **ask, site="site", user="x")
     data = load("heart").distinct()
     few = data.take(
         torch.cat([(data.private["site"] == i).nonzero()[:n, 0] for i, n in enumerate((50, 50, 9, 8))])

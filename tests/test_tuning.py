@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
 from builders import refuses
 from rich.progress import Progress
 
+from leakscope.attacks.posterior import Posterior
 from leakscope.core.errors import ArgumentError
+from leakscope.core.nouns import Guess, Knowledge
 from leakscope.defenses.dpsgd import DPSGD
 from leakscope.report import answer as answers
 from leakscope.report.report import read_report
@@ -115,3 +118,51 @@ def test_the_frontier_holds_what_nothing_beats():
     cheap, strong = replace(point, loss=0.0, high=0.9), replace(point, loss=0.2, high=0.1)
     beaten, ranking = replace(point, loss=0.15), replace(point, high=0.0, ranks=True)
     assert tuning.list_frontier([strong, beaten, point, ranking, cheap]) == [cheap, point, strong]
+
+
+@dataclass(frozen=True)
+class Opposite:
+    """Says the opposite of what it learned."""
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        guess = Posterior()(knowledge, rng)
+        return lambda view: -guess(view)
+
+
+MUTE = DefenseFamily("Noise", 30.0, 30.0, lambda std: {"name": "Noise", "std": std})
+BARE = DefenseFamily("Noise", 1e-9, 1e-9, lambda std: {"name": "Noise", "std": std})
+# In turn: fair; heard only on what it had learned from; ranks the other way round.
+EVIDENCE = {
+    "fair": (CELL, MUTE),
+    "heard on what it learned": (CELL.replace("public = 400", "public = 50"), MUTE),
+    "reversed": (CELL.replace('name = "Posterior", head = {name = "RandomForest", trees = 10}', f'name = "{__name__}.Opposite"'), BARE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", EVIDENCE)
+def test_an_advantage_that_is_no_evidence_keeps_no_risk(tmp_path, case):
+    """The upper limit of the advantage is low in every case, and says something in the first only."""
+    text, family = EVIDENCE[case]
+    risk, trusted, told = Risk(advantage=0.5, loss=1.0), (__name__,), []
+    plan = parse(text, trusted=trusted)
+    answer = searching.search_defense(
+        plan,
+        text,
+        risk,
+        tmp_path,
+        halvings=1,
+        jobs=1,
+        trusted=trusted,
+        progress=Progress(disable=True),
+        tell=told.append,
+        families=[family],
+    )
+    points = list(search(plan.cell[0], risk, tmp_path, families=[family], jobs=1, trusted=trusted))
+    assert points[1].high <= risk.advantage
+    fair = case == "fair"
+    assert points[1].sound == points[1].meets(risk) == fair
+    assert (choose(points, risk) is not None) == fair
+    assert (points[1] in tuning.list_frontier(points)) == fair
+    assert answer.sentence.startswith("The cheapest is Noise" if fair else "No setting that was tried")
+    (line,) = (line for line in told if line.startswith("Noise"))
+    assert ("which is no evidence" in line or "but its ranking leaks" in line) != fair

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from leakscope.core.catalogue import CATALOGUE
 
 if TYPE_CHECKING:
-    from leakscope.attacks.alignment import Cosine, GradientDiff, Whitened
+    from leakscope.attacks.alignment import Cosine, GradientDiff
     from leakscope.attacks.closed_form import FirstLayer
     from leakscope.attacks.decoders import Decoder, Inversion
     from leakscope.attacks.family import Family
     from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
     from leakscope.attacks.joint import Joint
+    from leakscope.attacks.joint_regression import JointRegression
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
     from leakscope.attacks.posterior import NoiseAware, Posterior
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from leakscope.attacks.span_membership import SpanDistance
     from leakscope.attacks.strongest import Strongest
     from leakscope.attacks.users import PLDA, Prototype
+    from leakscope.attacks.whitened import FedMIA, InOut, Whitened
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
     from leakscope.audits.layers import LayerAudit
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.audits.membership import MembershipAudit, RecordingAudit
+    from leakscope.audits.questions import QuestionAudit
+    from leakscope.audits.records import RecordsAudit
     from leakscope.audits.sites import SiteAudit
     from leakscope.core.dataset import Batch, Column, Dataset
     from leakscope.core.nouns import Defense, Estimate, Knowledge, Release, Transcript, View
@@ -75,11 +79,13 @@ if TYPE_CHECKING:
     from leakscope.guards.neighbours import NearestNeighbours
     from leakscope.guards.plain import Unguarded
     from leakscope.guards.tappfl import TAPPFL
+    from leakscope.integrations.claims import claim
     from leakscope.measures.epsilon import epsilon_lower_bound
     from leakscope.measures.fidelity import failures, fidelity, recovered
     from leakscope.measures.information import mutual_information
     from leakscope.measures.membership import conformal, discoveries, p_values, plr_at_fpr
     from leakscope.measures.mutual import layer_information
+    from leakscope.measures.one_run import one_run_epsilon
     from leakscope.measures.orthogonality import orthogonality, update_cosines
     from leakscope.measures.records import certified_records, exact_records, false_certificates, right_cells
     from leakscope.measures.sensitivity import sensitivity
@@ -110,9 +116,20 @@ if TYPE_CHECKING:
         TextClf,
     )
     from leakscope.models.encoders import ImageEncoder, TableEncoder
-    from leakscope.run.api import audit, audit_recording, compare, gate, guard, localise, tune
+    from leakscope.run.api import (
+        audit,
+        audit_recording,
+        compare,
+        dossier,
+        gate,
+        guard,
+        localise,
+        preflight,
+        reconstruct,
+        tune,
+    )
     from leakscope.training import Local
-    from leakscope.training.recording import RecordedChannel, Recorder, Recording
+    from leakscope.training.recording import Canaries, RecordedChannel, Recorder, Recording
 
 __version__ = metadata.version("leakscope")
 
@@ -137,6 +154,7 @@ __all__ = [
     "AlexNet",
     "AttributeAudit",
     "Batch",
+    "Canaries",
     "Canary",
     "Chain",
     "Clients",
@@ -159,6 +177,7 @@ __all__ = [
     "Estimate",
     "Family",
     "FedLoss",
+    "FedMIA",
     "FirstInput",
     "FirstLayer",
     "Fisher",
@@ -174,12 +193,14 @@ __all__ = [
     "Guards",
     "HeadConfidence",
     "ImageEncoder",
+    "InOut",
     "Inf2Guard",
     "Inference",
     "InfoNCE",
     "Inversion",
     "InvertingGradients",
     "Joint",
+    "JointRegression",
     "Knowledge",
     "LabelAware",
     "LaplaceNoise",
@@ -211,6 +232,7 @@ __all__ = [
     "Posterior",
     "Prototype",
     "Pruning",
+    "QuestionAudit",
     "RandomForest",
     "Ratio",
     "Reconstruction",
@@ -218,6 +240,7 @@ __all__ = [
     "Recorder",
     "Recording",
     "RecordingAudit",
+    "RecordsAudit",
     "Release",
     "RepresentationChannel",
     "ResNet18",
@@ -253,9 +276,11 @@ __all__ = [
     "audit_recording",
     "auroc",
     "certified_records",
+    "claim",
     "compare",
     "conformal",
     "discoveries",
+    "dossier",
     "epsilon_lower_bound",
     "exact_records",
     "failures",
@@ -271,11 +296,14 @@ __all__ = [
     "load_encoder",
     "localise",
     "mutual_information",
+    "one_run_epsilon",
     "orthogonality",
     "over_seeds",
     "p_values",
     "play",
     "plr_at_fpr",
+    "preflight",
+    "reconstruct",
     "recovered",
     "right_cells",
     "roc",

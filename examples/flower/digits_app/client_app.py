@@ -16,7 +16,7 @@ def train(message: Message, context: Context) -> Message:
     partition, r = int(node["partition-id"]), int(message.content["config"]["server-round"])
     data = task.shard(partition, int(node["num-partitions"]))
     rows = task.batches(len(data), partition, r, batch=settings["batch"], steps=settings["local-steps"])
-    model = task.net()
+    model = task.normed_net() if settings["normed"] else task.net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     task.train(model, data, rows, rate=settings["rate"])
     reply = {

@@ -14,12 +14,13 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    settings, model = context.run_config, task.net()
+    settings = context.run_config
+    model = task.normed_net() if settings["normed"] else task.net()
     strategy = recording_strategy(
-        FedAvg(fraction_evaluate=0),
+        FedAvg(fraction_train=settings["fraction"], fraction_evaluate=0),
         settings["recording"],
         model=model,
-        model_name="MLP((32,))",
+        model_name="normed net" if settings["normed"] else "MLP((32,))",
         rate=settings["rate"],
         local_steps=settings["local-steps"],
         client="name",

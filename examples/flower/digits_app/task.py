@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,17 @@ def net() -> nn.Sequential:
     )
 
 
+def normed_net() -> nn.Sequential:
+    """The same with batch normalisation, whose statistics are sent and averaged too."""
+    return initialised(
+        lambda: nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)
+        ),
+        seeded(0, "net"),
+    )
+
+
+@cache  # a process that is many clients reads the records once for each
 def shard(partition: int, partitions: int) -> Dataset:
     """A client's records: every ``partitions``-th of one shuffled set, so that shards are i.i.d."""
     data = load("digits")

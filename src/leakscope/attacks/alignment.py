@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -18,15 +18,14 @@ from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Guess, Knowledge, Loss, Params, Release, View
 from leakscope.core.task import as_logits, is_number, task_loss
-from leakscope.gradients import alignment, moments
+from leakscope.gradients import alignment
 from leakscope.gradients.aligned import by_layer, every_label
-from leakscope.gradients.whitened import Whitening
 from leakscope.models import parameters
 
 Label = Literal["known", "predicted", "sum", "max"]
 LABELS = ("known", "predicted", "sum", "max")
-Sees = Literal["updates", "models"]  # what of a round an attack on members looks at, beside the candidates
-FIRM = 1e9  # a damping beyond which nothing changes but the precision
+# what of a round an attack on members looks at, beside the candidates
+Sees = Literal["updates", "models", "all updates", "participation"]
 Score = Callable[["Aligned"], Tensor]  # -> (layers, n)
 
 
@@ -62,7 +61,8 @@ class Cosine:
     one label and, as printed, uploaded minus global for the sum, whose gradient points the other way.
     ``layer``: "steadiest", the one where the non-members' cosines spread least; "all" as one vector; or a
     name. ``start``: the first of the observed rounds that counts, 1 being the first; None: where the
-    non-members' mean first reaches zero.
+    non-members' mean first reaches zero. ``over`` rounds: their "mean", or "t", Student's statistic of a
+    record's rounds against 0, as the paper's test is printed; see `measures.membership.t_test_as_printed`.
     """
 
     sees: ClassVar[Sees] = "updates"
@@ -70,14 +70,16 @@ class Cosine:
     label: Label = "known"
     layer: str = "steadiest"
     start: int | None = 1
+    over: Literal["mean", "t"] = "mean"
 
     def __post_init__(self) -> None:
-        _check_label("Cosine", self.label)
+        check_label("Cosine", self.label)
+        require(self.over in ("mean", "t"), "Cosine.over", "mean or t", self.over)
         require(self.start is None or self.start >= 1, "Cosine.start", "at least 1, or None", self.start)
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on; a few records show it."""
-        _labelled(y, self.label)
+        refuse_unlabelled(y, self.label)
         _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -96,7 +98,8 @@ class Cosine:
                     f"Cosine.start must be one of the {len(found)} observed rounds, got {self.start}; "
                     f"observe more rounds or start earlier."
                 )
-            return found[first:, layer].mean(0)
+            rounds = found[first:, layer]
+            return rounds.mean(0) if self.over == "mean" else _student(rounds)
 
         return guess
 
@@ -117,12 +120,12 @@ class GradientDiff:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
-        _check_label("GradientDiff", self.label)
+        check_label("GradientDiff", self.label)
         require(self.scale > 0, "GradientDiff.scale", "positive", self.scale)
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
-        _labelled(y, self.label)
+        refuse_unlabelled(y, self.label)
         _check_layer(self.layer, model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -138,75 +141,6 @@ class GradientDiff:
             return _per_round(model, view, self.label, score, joined=joined)[1][:, layer].mean(0)
 
         return guess
-
-
-@dataclass(frozen=True)
-class Whitened:
-    """The cosine's matched filter: update and gradient whitened by the non-members' gradients.
-
-    Per round and layer u = <B⁻¹ΓA⁻¹, g> / √<B⁻¹gA⁻¹, g>, where A and B are the second moments of the
-    layer's inputs and output gradients, each with ``damping`` times its mean diagonal added; then u is
-    standardised on other non-members and averaged over layers and rounds. ``share`` of the known
-    non-members give the moments, the rest the standardisation. ``noise`` is the standard deviation of
-    noise the adversary knows to be in every entry of the update: the damping grows with its share, until
-    at much noise nothing is whitened. Null setting: a damping of 1e9, a standardised cosine.
-    """
-
-    sees: ClassVar[Sees] = "updates"
-    taught: ClassVar[bool] = False
-    label: Label = "known"
-    damping: float = 0.1
-    noise: float = 0.0
-    share: float = 0.8
-    only: tuple[str, ...] = field(default=())
-
-    def __post_init__(self) -> None:
-        _check_label("Whitened", self.label)
-        require(self.label != "max", "Whitened.label", "known, predicted or sum", self.label)
-        require(0 < self.damping <= FIRM, "Whitened.damping", f"positive and at most {FIRM:g}", self.damping)
-        require(self.noise >= 0, "Whitened.noise", "at least 0", self.noise)
-        require(0 < self.share < 1, "Whitened.share", "between 0 and 1", self.share)
-
-    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Refuse a model that it cannot be played on."""
-        _labelled(y, self.label)
-        params = parameters(model)
-        moments(model, params, x, y)
-        _aligned(model, params, params, x, y, "known", only=self.only)
-
-    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        model, known = victim(knowledge), knowledge.simulate(rng)[0]
-        x, y = candidates(known)
-        cut = int(len(x) * self.share)
-        if not 2 <= cut <= len(x) - 2:
-            raise ArgumentError(f"Whitened needs at least 4 known non-members, got {len(x)}; give more.")
-
-        def guess(view: View) -> Tensor:
-            total, rounds = torch.zeros(len(candidates(view)[0]), dtype=torch.float64), 0
-            for release in view.releases:
-                params, update = _seen(release)
-                whitening = self._whitening(model, params, update, x[:cut], y[:cut])
-                score = [
-                    cosines(_aligned(model, params, update, *of, self.label, whitening, only=self.only))
-                    for of in ((x[cut:], y[cut:]), candidates(view))
-                ]
-                spread = score[0].std(1, keepdim=True)
-                z = (score[1] - score[0].mean(1, keepdim=True)) / spread
-                total += torch.where(spread > 0, z, 0.0).mean(0)
-                rounds += 1
-            return _sign(self.label) * total / rounds
-
-        return guess
-
-    def _whitening(self, model: nn.Module, params: Params, update: Params, x: Tensor, y: Tensor) -> Whitening:
-        y = _labels(model, params, x, y, self.label)
-        found = moments(model, params, x, y, loss=_loss(self.label))
-        damping = {}
-        for name in found.inputs:
-            size = float(update[name].double().square().mean())
-            signal = max(size - self.noise**2, 1e-12 * size)
-            damping[name] = min(FIRM, self.damping + (self.noise / signal**0.5 if self.noise else 0.0))
-        return found.whitening(damping=damping)
 
 
 def victim(knowledge: Knowledge) -> nn.Module:
@@ -229,7 +163,7 @@ def candidates(view: View) -> tuple[Tensor, Tensor]:
     return batch.data.x[rows], batch.data.y[rows]
 
 
-def _seen(release: Release) -> tuple[Params, Params]:
+def seen_in(release: Release) -> tuple[Params, Params]:
     """One round's global model, whole in memory, and the one update."""
     layers = release.layers
     for name, tensor in layers.items():
@@ -245,57 +179,43 @@ def _per_round(
     rounds: list[Tensor] = []
     names: tuple[str, ...] = ()
     for release in view.releases:
-        params, update = _seen(release)
+        params, update = seen_in(release)
         found = []
-        for labels in _tried(model, params, x, y, label):
+        for labels in labels_to_try(model, params, x, y, label):
             aligned = _aligned(model, params, update, x, labels, label)
             aligned = aligned.joined if joined else aligned
-            aligned = replace(aligned, dots=_sign(label) * aligned.dots)
+            aligned = replace(aligned, dots=sign_of(label) * aligned.dots)
             names = aligned.names
             found.append(score(aligned))
         rounds.append(torch.stack(found).amax(0))
     return names, torch.stack(rounds)
 
 
-def _tried(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Iterator[Tensor]:
+def labels_to_try(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Iterator[Tensor]:
     """The labels to score under: one for each record, or one after the other for "max"."""
     if label == "max":
-        classes = _logits(model, params, x[:1]).shape[1]
+        classes = as_logits(outputs_of(model, params, x[:1])).shape[1]
         yield from (torch.full_like(y, a) for a in range(classes))
     else:
         yield y
 
 
-def _aligned(
-    model: nn.Module,
-    params: Params,
-    update: Params,
-    x: Tensor,
-    y: Tensor,
-    label: Label,
-    whitening: Whitening | None = None,
-    *,
-    only: tuple[str, ...] = (),
-) -> Aligned:
-    y = _labels(model, params, x, y, label)
-    mode: Literal["known", "sum"] = "sum" if label == "sum" else "known"
-    found = by_layer(alignment(model, params, x, y, update, label=mode, whitening=whitening))
-    unknown = [name for name in only if name not in found]
-    require(not unknown, "only", f"layers of the model ({', '.join(found)})", unknown)
-    names = tuple(name for name in found if not only or name in only)
+def _aligned(model: nn.Module, params: Params, update: Params, x: Tensor, y: Tensor, label: Label) -> Aligned:
+    y = labels_for(model, params, x, y, label)
+    found = by_layer(alignment(model, params, x, y, update, loss=loss_for(model, label)))
+    names = tuple(found)
     dots, squares = (torch.stack([found[name][i] for name in names]) for i in (0, 1))
-    if whitening is not None:  # what is whitened has been scaled
-        return Aligned(names, dots, squares, torch.ones(len(names), dtype=torch.float64))
     own = by_layer({name: (v.flatten()[:0].sum(), v.double().square().sum()) for name, v in update.items()})
     return Aligned(names, dots, squares, torch.stack([own[name][1] for name in names]))
 
 
-def _labels(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Tensor:
-    _labelled(y, label)
-    return _logits(model, params, x).argmax(1) if label == "predicted" else y
+def labels_for(model: nn.Module, params: Params, x: Tensor, y: Tensor, label: Label) -> Tensor:
+    """The labels to take gradients with: the predicted ones, or those that are known."""
+    refuse_unlabelled(y, label)
+    return as_logits(outputs_of(model, params, x)).argmax(1) if label == "predicted" else y
 
 
-def _labelled(y: Tensor, label: Label) -> None:
+def refuse_unlabelled(y: Tensor, label: Label) -> None:
     """Refuse to guess a label that is a number: what a model predicts has no gradient, and there is no list
     of numbers to try."""
     if label != "known":
@@ -310,31 +230,51 @@ def refuse_numbers(y: Tensor, who: str) -> None:
         )
 
 
-def _logits(model: nn.Module, params: Params, x: Tensor) -> Tensor:
+def outputs_of(model: nn.Module, params: Params, x: Tensor) -> Tensor:
+    """What the model says of the task, without columns ``beside`` that, such as a bottleneck's divergence."""
     with torch.no_grad():
         parts = [torch.func.functional_call(model, dict(params), (part,)) for part in x.split(4_096)]
-    return as_logits(torch.cat(parts))
+    outputs, beside = torch.cat(parts), getattr(model, "beside", 0)
+    return outputs[:, :-beside] if beside else outputs
 
 
-def _loss(label: Label) -> Loss:
-    return every_label if label == "sum" else task_loss
+def loss_for(model: nn.Module, label: Label) -> Loss:
+    """What the model was trained for: a bottleneck's divergence, beside the outputs, has its price there."""
+    loss = every_label if label == "sum" else task_loss
+    if not (beside := getattr(model, "beside", 0)):
+        return loss
+    price: float = getattr(model, "price", 0.0)
+    return lambda out, y: loss(out[:, :-beside], y) + price * out[:, -beside:].sum(1).mean()
 
 
-def _sign(label: Label) -> float:
+def sign_of(label: Label) -> float:
     """K p - 1, the logits' gradient summed over labels, points against p - e_y, that of the true one."""
     return -1.0 if label == "sum" else 1.0
 
 
+def _student(rounds: Tensor) -> Tensor:
+    """Student's t (n,) of scores (rounds, n) against 0; 0 where they do not vary."""
+    if len(rounds) < 2:
+        raise ArgumentError(
+            'Cosine.over must be "mean" where one round counts, got "t"; observe more rounds.'
+        )
+    error = rounds.std(0) / len(rounds) ** 0.5
+    return torch.where(error > 0, rounds.mean(0) / error.clamp(min=torch.finfo(error.dtype).tiny), 0.0)
+
+
 def _first(null: Tensor) -> int:
-    """The first round where some layer's non-member mean is at most zero, or within two standard errors."""
+    """The first round where the non-member mean of some layer that moves is at most zero, or within two
+    standard errors."""
     mean, error = null.mean(2), null.std(2) / null.shape[2] ** 0.5
-    reached = (mean <= 2 * error).any(1).nonzero()[:, 0]
+    reached = ((mean <= 2 * error) & (error > 0)).any(1).nonzero()[:, 0]
     return int(reached[0]) if len(reached) else 0
 
 
 def _chosen(layer: str, names: tuple[str, ...], null: Tensor) -> int:
-    if layer == "steadiest":
-        return int(null.mean(0).std(1).argmin())
+    if layer == "steadiest":  # of those that move in most rounds: what is frozen has no spread at all
+        moving = (null != 0).any(2).sum(0)
+        spread = null.mean(0).std(1)
+        return int(torch.where(moving == moving.max(), spread, torch.inf).argmin())
     if layer not in names:
         raise ArgumentError(
             f"layer must be 'steadiest', 'all' or a layer of the model, got {layer!r}; it has: "
@@ -343,7 +283,7 @@ def _chosen(layer: str, names: tuple[str, ...], null: Tensor) -> int:
     return names.index(layer)
 
 
-def _check_label(who: str, label: str) -> None:
+def check_label(who: str, label: str) -> None:
     require(label in LABELS, f"{who}.label", f"one of {', '.join(LABELS)}", label)
 
 

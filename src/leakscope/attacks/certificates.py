@@ -17,6 +17,7 @@ from leakscope.attacks.spans import Span
 
 SAME = 1e-3  # of its length: points nearer than this are one
 CROSSED = 0.1  # what a dual is at most at other records that are there
+MANY = 4_000  # candidates that fit: more of them show that the test tells nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,18 +42,24 @@ class Fit:
         return Fit(*(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-def fit(span: Span, coordinates: Tensor, slopes: Tensor, batch: int, *, most: int) -> Fit:
+def fit(
+    span: Span, coordinates: Tensor, slopes: Tensor, batch: int, *, most: int, scaled: bool = True
+) -> Fit:
     """Candidates' ``coordinates`` (n, r) and ``slopes`` (classes, n, rows) held against a gradient's span; a
-    record may be there up to ``most`` times."""
+    record may be there up to ``most`` times. Slopes that are not ``scaled`` are known up to a factor: then a
+    record is there once, and the error is that outside the column space alone."""
     inside = slopes @ span.u
     length = slopes.norm(dim=2).clamp(min=torch.finfo(slopes.dtype).tiny)
     outside = (slopes - inside @ span.u.T).norm(dim=2) / length
     duals = inside / span.s / batch
+    expected = span.noise * duals.norm(dim=2) * batch / length
     own = (duals * coordinates).sum(2)
+    if not scaled:
+        duals = duals / torch.where(own == 0, torch.inf, own)[..., None]
+        own = (duals * coordinates).sum(2)
     times = (1 / own).nan_to_num(1, 1, 1).round().clamp(1, most)
     error = torch.maximum(outside, (own * times - 1).abs())
     labels = error.argmin(0)
-    expected = span.noise * duals.norm(dim=2) * batch / length
     chosen = labels, torch.arange(len(labels))
     return Fit(labels, duals[chosen], times[chosen].long(), error[chosen], expected[chosen])
 
@@ -65,9 +72,12 @@ def fits(fit: Fit, *, most: float, rounding: float) -> Tensor:
 
 def proven(fit: Fit, coordinates: Tensor, *, most: float, rounding: float, apart: float) -> Tensor:
     """Which candidates (n,) are behind the gradient: those that fit. Of candidates whose duals do not vanish
-    at each other, which cannot both be there, only one whose error is ``apart`` of the others'."""
+    at each other, which cannot both be there, only one whose error is ``apart`` of the others'; and none
+    where very many fit."""
     passed = fits(fit, most=most, rounding=rounding)
     rows = passed.nonzero()[:, 0]
+    if len(rows) > MANY:
+        return torch.zeros_like(passed)
     rows = rows[fit.error[rows].argsort()]
     few, points = fit.take(rows), coordinates[rows]
     same = torch.cdist(points, points) < SAME * points.norm(dim=1)

@@ -62,7 +62,7 @@ class Encoding:
 
     One column's dummies are a group where every public record has exactly one of them, or at most one; so is
     a column of codes if public records have all of its categories, since a proof by counting rests on it that
-    no record has another."""
+    no record has another; and so is the mark of a missing number."""
 
     groups: tuple[Options, ...]
     numbers: Tensor
@@ -85,6 +85,9 @@ class Encoding:
                 options = torch.eye(len(places), dtype=x.dtype)
                 groups.append(Options(places, options if none is None else torch.cat([options, none])))
                 covered[places] = True
+            elif column.fill is not None and len(places) == 2:  # a number, and the mark of a missing one
+                groups.append(Options(places[1:], torch.tensor([[0.0], [1.0]], dtype=x.dtype)))
+                covered[places[1:]] = True
             elif len(places) == 1 and len(part.unique()) == len(column.values):
                 groups.append(Options(places, part.unique()[:, None]))
                 covered[places] = True

@@ -38,11 +38,16 @@ class Joint:
     deviation is known, and measured on noisy rehearsals where it is not. A value's covariance is that of all
     values and a ridge; among the ``quadratic`` widest directions a share ``own`` of it is the value's own.
 
-    Public records are cut into ``folds``, each of which deals its own challenges. Ridge and share are those
-    of the least log loss on folds that were not fitted, and the scale and offsets learned there keep the
-    evidence honest. ``width`` bounds z: of more rounds all are kept with fewer components, or fewer with all
-    of theirs, whichever has the lesser loss there. ``ordinal``: the means of ordered values lie on one line,
-    as those of a mixed batch's gradients do.
+    Public records are cut into ``folds``, each of which deals its own challenges; where they are too few for
+    so many, they are cut again until there are. Ridge and share are those of the least log loss on folds
+    that were not fitted, and the scale and offsets learned there keep the evidence honest. A challenge's
+    evidence is the mean of what those discriminants say that left a fold out, since the offsets are theirs.
+    A discriminant of all records has others: the fewer the records of a value, the further its mean is off,
+    and the less its own evidence.
+
+    ``width`` bounds z: of more rounds all are kept with fewer components, or fewer with all of theirs,
+    whichever has the lesser loss there. ``ordinal``: the means of ordered values lie on one line, as those of
+    a mixed batch's gradients do.
     """
 
     plays: ClassVar[tuple[str, ...]] = OF_VALUES
@@ -64,17 +69,36 @@ class Joint:
         require(shares, "Joint.own", "shares in [0, 1)", self.own)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
-        hear, _ = self.crossfit(knowledge, rng)
-        return lambda view: hear(view).evidence[None]
+        reader, lesson = self._rehearse(knowledge, rng)
+        say, _ = lesson.fit(reader.spans, last=True)[-1]
+
+        def guess(view: View) -> Tensor:
+            said = torch.from_numpy(say(reader.read(view)))[None]
+            return Heard(said, together=said).evidence[None]
+
+        return guess
 
     def crossfit(
         self, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[Callable[[View], Heard], Rehearsed]:
         """How it hears a view, and what it said of folds that it had not learned from."""
-        *deals, learn = fork(rng, self.folds + 1)
+        reader, lesson = self._rehearse(knowledge, rng)
+        fitted, rounds = lesson.fit(reader.spans), len(reader.rounds)
+
+        def hear(view: View) -> Heard:
+            x = reader.read(view)
+            return _heard([say(x) for say, _ in fitted], rounds=rounds)
+
+        said = _heard([said for _, said in fitted], rounds=rounds)
+        return hear, Rehearsed(said, torch.from_numpy(lesson.secrets))
+
+    def _rehearse(self, knowledge: Knowledge, rng: torch.Generator) -> tuple[_Reader, _Lesson]:
+        """What reads views, and the rehearsed challenges of every fold."""
+        deal, learn = fork(rng, 2)
         channel, std = without_noise(knowledge.channel, behind(knowledge.game))
-        parts = cut(replace(knowledge, channel=channel), self.folds, learn)
-        shown = [part.simulate(deal) for part, deal in zip(parts, deals, strict=False)]
+        cuts = self._cuts(replace(knowledge, channel=channel), learn)
+        parts = [part for folds in cuts for part in folds]
+        shown = [part.simulate(own) for part, own in zip(parts, fork(deal, len(parts)), strict=True)]
         views = [view for view, _ in shown]
         if std is None:
             shown = [replace(part, channel=knowledge.channel).simulate(learn) for part in parts]
@@ -91,18 +115,21 @@ class Joint:
             else clean,
             secrets.numpy(),
             fold,
+            len(cuts[0]),
             len(knowledge.belief),
             hidden**2,
             np.where(side, 1e-3, 1.0),  # side knowledge is exact, and hardly needs any ridge
             self,
         )
-        fitted = lesson.fit(reader.spans)
+        return reader, lesson
 
-        def hear(view: View) -> Heard:
-            x = reader.read(view)
-            return _heard([say(x) for say, _ in fitted], rounds=len(reader.rounds))
-
-        return hear, Rehearsed(_heard([said for _, said in fitted], rounds=len(reader.rounds)), secrets)
+    def _cuts(self, knowledge: Knowledge, rng: torch.Generator) -> list[list[Knowledge]]:
+        """The public records cut into folds, as often as it takes to have so many; all deal as many
+        rehearsals together as one cut would."""
+        cuts = [cut(knowledge, self.folds, rng)]
+        while len(cuts) * len(cuts[0]) < self.folds:
+            cuts.append(cut(knowledge, self.folds, rng))
+        return [[replace(part, trials=-(-part.trials // len(cuts))) for part in parts] for parts in cuts]
 
 
 def _heard(said: Sequence[Array], *, rounds: int) -> Heard:
@@ -168,13 +195,14 @@ def _side(views: Sequence[View], trials: int) -> Array:
 @dataclass(frozen=True, eq=False)
 class _Lesson:
     """Rehearsed challenges: their features (n, d) without noise and as they are ``seen``, their secrets (n,)
-    of ``m`` values, their folds (n,), and of every feature the variance of its noise and its share of the
-    ridge."""
+    of ``m`` values, their folds (n,), of which ``each`` in a row are a cut of all records, and of every
+    feature the variance of its noise and its share of the ridge."""
 
     x: Array
     seen: Array
     secrets: Codes
     fold: Codes
+    each: int
     m: int
     noise: Array
     shrink: Array
@@ -183,10 +211,10 @@ class _Lesson:
     def __post_init__(self) -> None:
         require_rehearsed(self.secrets, self.m)
 
-    def fit(self, spans: Sequence[Codes]) -> list[tuple[Say, Array]]:
-        """The discriminant of all folds, and what those of the others say of each, both calibrated: of the
-        side knowledge alone, where there is any; with each round; with the first, the first two and so on
-        to all."""
+    def fit(self, spans: Sequence[Codes], *, last: bool = False) -> list[tuple[Say, Array]]:
+        """What the discriminants say of unseen challenges, and what each says of the fold that it left out,
+        both calibrated: of the side knowledge alone, where there is any; with each round; with the first, the
+        first two and so on to all. ``last``: of all rounds only."""
         side, *rounds = spans
         choices = [
             (self.choose(np.concatenate([side, *kept])), kept) for kept in _narrow(rounds, self.attack.width)
@@ -195,26 +223,29 @@ class _Lesson:
         tables = [[side]] if len(side) else []
         tables += [[side, one] for one in rounds]
         tables += [[side, *kept[: i + 1]] for i in range(len(kept))]
-        return [self._fit(np.concatenate(table), ridge, own) for table in tables]
+        return [self._fit(np.concatenate(table), ridge, own) for table in tables[-1 if last else 0 :]]
 
     def choose(self, columns: Codes) -> tuple[float, float, float]:
         """The least log loss on folds that were not fitted, and the ridge and share that have it."""
         shapes = self._shapes(columns)
         found = []
         for ridge in self.attack.ridges:
-            for own, said in zip(
-                self.attack.own, self._cross(shapes, columns, ridge, self.attack.own), strict=True
-            ):
+            says = self._says(shapes, columns, ridge, self.attack.own)
+            for own, said in zip(self.attack.own, self._cross(says, columns), strict=True):
                 loss = log_losses(calibrate(said, self._calibration(said)), self.secrets).mean()
                 found.append((float(loss), ridge, own))
         return min(found, key=lambda one: one[0])
 
     def _fit(self, columns: Codes, ridge: float, own: float) -> tuple[Say, Array]:
-        (said,) = self._cross(self._shapes(columns), columns, ridge, [own])
+        says = self._says(self._shapes(columns), columns, ridge, [own])
+        (said,) = self._cross(says, columns)
         way = self._calibration(said)
-        whole = self._shape(columns, self._whole, np.full(len(self.fold), True))
-        (last,) = whole.discriminants(self.noise[columns], ridge * self.shrink[columns], [own])
-        return lambda unseen: calibrate(last(unseen[:, columns]), way), calibrate(said, way)
+
+        def say(unseen: Array) -> Array:
+            shown = unseen[:, columns]
+            return calibrate(np.mean([one(shown) for (one,) in says], axis=0), way)
+
+        return say, calibrate(said, way)
 
     @cached_property
     def _parts(self) -> list[Folded]:
@@ -222,16 +253,22 @@ class _Lesson:
         return [Folded.of(self.x[rows], self.secrets[rows], self.m) for rows in folds]
 
     @cached_property
-    def _whole(self) -> Folded:
-        return Folded.together(self._parts)
-
-    @cached_property
     def _others(self) -> list[Folded]:
-        """Those of the challenges without each fold."""
-        return [Folded.together([*self._parts[:i], *self._parts[i + 1 :]]) for i in range(len(self._parts))]
+        """Those of the challenges of a cut without each fold."""
+        return [
+            Folded.together([self._parts[other] for other in self._rest(i)]) for i in range(len(self._parts))
+        ]
+
+    def _rest(self, i: int) -> list[int]:
+        """The other folds of the same cut."""
+        first = i // self.each * self.each
+        return [other for other in range(first, first + self.each) if other != i]
 
     def _shapes(self, columns: Codes) -> list[Shape]:
-        return [self._shape(columns, others, self.fold != i) for i, others in enumerate(self._others)]
+        return [
+            self._shape(columns, others, np.isin(self.fold, self._rest(i)))
+            for i, others in enumerate(self._others)
+        ]
 
     def _shape(self, columns: Codes, moments: Folded, rows: NDArray[np.bool_]) -> Shape:
         def shown() -> tuple[Array, Codes]:
@@ -239,16 +276,21 @@ class _Lesson:
 
         return Shape(moments.among(columns), shown, self.attack.quadratic, self.attack.ordinal)
 
-    def _cross(
+    def _says(
         self, shapes: Sequence[Shape], columns: Codes, ridge: float, owns: Sequence[float]
-    ) -> list[Array]:
-        """What is said of each fold by the discriminant of the others, for every share of ``owns``."""
-        said = [np.empty((len(self.seen), self.m)) for _ in owns]
-        for i, shape in enumerate(shapes):
+    ) -> list[list[Say]]:
+        """The discriminants that each leave a fold out, for every share of ``owns``."""
+        return [
+            shape.discriminants(self.noise[columns], ridge * self.shrink[columns], owns) for shape in shapes
+        ]
+
+    def _cross(self, says: Sequence[Sequence[Say]], columns: Codes) -> list[Array]:
+        """What is said of each fold by the discriminant that left it out, for every share."""
+        said = [np.empty((len(self.seen), self.m)) for _ in says[0]]
+        for i, shares in enumerate(says):
             rows = self.fold == i
             seen = self.seen[np.ix_(rows, columns)]
-            says = shape.discriminants(self.noise[columns], ridge * self.shrink[columns], owns)
-            for room, say in zip(said, says, strict=True):
+            for room, say in zip(said, shares, strict=True):
                 room[rows] = say(seen)
         return said
 

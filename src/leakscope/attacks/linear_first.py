@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from leakscope.attacks.encoding import Encoding
 from leakscope.attacks.spans import Span, gradient_floor, inputs_at, kept_by_decay, upload_floor, with_one
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Channel, Layers, Params, View
+from leakscope.core.task import is_number
 from leakscope.games.channels import Summed, Through, UpdateChannel
 from leakscope.gradients.capture import record_losses
 from leakscope.models import layers_of
@@ -34,6 +36,11 @@ class LinearFirst:
     local: Local | None
     steps: int
     eps: float
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the label is a number, which nobody can go through."""
+        return is_number(self.seen.game.data.y)
 
     @staticmethod
     def of(seen: SeenLayer, channel: Channel, view: View, who: str) -> LinearFirst:
@@ -80,19 +87,23 @@ class LinearFirst:
         floor = gradient_floor(matrix, self.eps) if self.local is None else sum(f**2 for f in floors) ** 0.5
         return Span.of(matrix, floor, None if second else self.seen.game.batch)
 
-    def distances(self, trial: int, x: Tensor) -> Tensor | None:
+    def distances(self, trial: int) -> Callable[[Tensor], Tensor] | None:
         """How far records' inputs (n,) of the second layer are from its row space; None: there is none, or it
         is the whole space."""
         if self.second is None:
             return None
-        span = self.span(trial, second=True)
-        taken = inputs_at(self.seen.model, self.seen.rounds[0][0], self.second, x)
-        taken = with_one(taken) if len(span.v) > taken.shape[1] else taken
-        return None if span.rank == len(span.v) else span.distance(taken)
+        name, span = self.second, self.span(trial, second=True)
+        model, params = self.seen.model, self.seen.rounds[0][0]
+
+        def measure(x: Tensor) -> Tensor:
+            taken = inputs_at(model, params, name, x)
+            return span.distance(with_one(taken) if len(span.v) > taken.shape[1] else taken)
+
+        return None if span.rank == len(span.v) else measure
 
     def slopes(self, x: Tensor) -> Tensor:
         """The loss's slopes (classes, n, rows) at the first layer's output, for every label and all
-        rounds."""
+        rounds; of a label that is a number (1, n, rows), up to a factor that is not known."""
         parts = [[self._slopes(params, part) for params, _ in self.seen.rounds] for part in x.split(PASS)]
         return torch.cat([torch.cat(rounds, dim=2) for rounds in parts], dim=1)
 
@@ -109,6 +120,8 @@ class LinearFirst:
                 logits = functional_call(self.seen.model, dict(params), (x,))
         finally:
             hook.remove()
+        if self.numeric:
+            return torch.autograd.grad(logits.sum(), outputs[0])[0][None]
         found = []
         for label in range(self.seen.game.data.classes_for("this reconstruction")):
             losses = record_losses(self.seen.loss, logits, torch.full((len(x),), label))

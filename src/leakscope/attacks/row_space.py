@@ -7,14 +7,14 @@ they span whose categories are one-hot (compare Vero et al., ICML 2023, and Dimi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.attacks.candidates import Candidates
+from leakscope.attacks.candidates import LISTED, Candidates
 from leakscope.attacks.certificates import Fit, fit, fits, needed, proven, separated
 from leakscope.attacks.closed_form import SeenLayer, labels_of
 from leakscope.attacks.encoding import Encoding, Options, Pin, pinned_within
@@ -29,19 +29,17 @@ from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
 PINS = 5  # free dimensions that numbers with few values may fix
-CLEAR = 1e3  # a gap above which duals of other records fix numbers as well as categories do
-SHARP = 3  # times the error that a record is allowed, which it must have were its numbers others
-TIMES = 4  # that one record may be in a batch and be proven
-APART = 0.1  # of a rival's error, where two candidates cannot both be there
-FAR = 0.05  # of its length: how far from the second layer's space a candidate is at least that is ruled out
 
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
     """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it
     is not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how
-    many dimensions (t,) were free when categories were decided, the most branches (t,), and whether it was
-    stopped (t,) at too many."""
+    many dimensions (t,) were free when categories were decided, the most branches (t,), whether it was
+    stopped (t,) at too many, the smallest singular value (t,) that was kept, and whether something
+    disturbed (t,) the space, so that it has more dimensions than records, and did not drown it. ``ended``
+    (t,): all records are proven, or it went through all that can be records of a space which has as many
+    dimensions as there are records; where it did not, what was not found may still be there."""
 
     records: Tensor
     status: Tensor
@@ -51,6 +49,39 @@ class Recovery:
     free: Tensor
     branches: Tensor
     stopped: Tensor
+    weakest: Tensor
+    disturbed: Tensor
+
+    @property
+    def ended(self) -> Tensor:
+        through = ~self.stopped & ~self.disturbed & (self.free == 0) & (self.ranks == self.records.shape[1])
+        return through | (self.status == CERTIFIED).all(1)
+
+    @staticmethod
+    def joined(parts: Sequence[Recovery]) -> Recovery:
+        return Recovery(
+            *(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Points (n, r) that branches end in, and the ``rows`` (k, r) of what fixed each: categories, numbers
+    with few values, and what was known before."""
+
+    points: Tensor
+    rows: Tensor
+
+    def blur(self, span: Span, numbers: Tensor) -> Tensor:
+        """How far the least certain number of each point (n,) is moved, in standard deviations, by what
+        disturbs the space: every entry of a point is moved by as much as noise adds to it, and numbers by
+        what that makes of all that fixed the point."""
+        if not len(numbers):
+            return torch.zeros(len(self.points), dtype=self.points.dtype)
+        entry = span.noise / (len(span.u) ** 0.5 + len(span.v) ** 0.5)
+        moved = entry * (self.points / span.s).norm(dim=1)
+        turned = (span.v[numbers] @ torch.linalg.pinv(self.rows)).norm(dim=1).max()
+        return torch.mul(moved, 1 + turned)
 
 
 @dataclass(frozen=True)
@@ -67,7 +98,12 @@ class RowSpace:
     ``gap`` squared times nearer to its upload than all others'. All else is plausible, or not found: the
     public mean. Tables without categories are searched in ``samples`` of units that may be silent for a
     record (ReLU). The adversary knows the columns and their categories, how many records there are, and local
-    training."""
+    training.
+
+    What certificates rest on besides: numbers that are not ``precision`` right have ``sharp`` times the error
+    that is allowed; above a gap that is ``clear``, duals of other records fix numbers as well as categories
+    do; one record may be there ``times`` times; of two candidates that cannot both be there, one has
+    ``apart`` of the other's error; and who is ruled out by the second layer is ``far`` from its space."""
 
     tolerance: float = 0.02
     cut: float = 1e-3
@@ -79,11 +115,23 @@ class RowSpace:
     rounding: float = 3.0
     precision: float = 0.05
     gap: float = 3.0
+    clear: float = 1e3
+    sharp: float = 3.0
+    times: int = 4
+    apart: float = 0.1
+    far: float = 0.05
 
     def __post_init__(self) -> None:
         check(self, tolerance=POSITIVE, cut=POSITIVE, error=POSITIVE, rounding=POSITIVE, gap=POSITIVE)
-        check(self, precision=POSITIVE)
-        check(self, branches=at_least(1), tried=at_least(0), samples=at_least(0), pinned=at_least(0))
+        check(self, precision=POSITIVE, clear=POSITIVE, sharp=POSITIVE, apart=POSITIVE, far=POSITIVE)
+        check(
+            self,
+            times=at_least(1),
+            branches=at_least(1),
+            tried=at_least(0),
+            samples=at_least(0),
+            pinned=at_least(0),
+        )
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         certify = self.certify(knowledge, rng)
@@ -105,7 +153,8 @@ class RowSpace:
         records = seen.game.mean.expand(t, *seen.shape).clone()
         status, labels = torch.full((t, k), NOT_FOUND), torch.full((t, k), -1)
         ranks, free, branches = (torch.zeros(t, dtype=torch.long) for _ in range(3))
-        gaps, stopped = torch.zeros(t, dtype=torch.float64), torch.zeros(t, dtype=torch.bool)
+        gaps, weakest = (torch.zeros(t, dtype=torch.float64) for _ in range(2))
+        stopped, disturbed = (torch.zeros(t, dtype=torch.bool) for _ in range(2))
         if seen.rounds:
             first = LinearFirst.of(seen, knowledge.channel, view, "RowSpace")
             encoding = self._encoding(first)
@@ -115,7 +164,9 @@ class RowSpace:
                     found, tried = self._search(first, encoding, span, i)
                 else:
                     found, tried = self._sample(first, encoding, span, rng)
-                ranks[i], gaps[i] = span.rank, span.gap
+                ranks[i], gaps[i], weakest[i] = span.rank, span.gap, span.gap * span.noise
+                clear = span.rank > 0 and float(span.s[0]) > self.gap * span.noise
+                disturbed[i] = span.above > span.rank and clear
                 free[i], branches[i], stopped[i] = tried.left, tried.peak, tried.stopped
                 rows = found.choose(k)
                 said = _written(encoding, span, found.points[rows], centred=first.bias)
@@ -123,8 +174,11 @@ class RowSpace:
                 records[i, :n] = said.view(-1, *seen.shape[1:]).to(records.dtype)
                 status[i, :n] = torch.where(found.proven[rows], CERTIFIED, PLAUSIBLE)
                 labels[i, :n] = self._labels(first, span, found.take(rows), said)
-            labels = _counted(seen, labels) if first.local is None else labels
-        return Recovery(records, status, labels, ranks, gaps, free, branches, stopped)
+            if first.numeric:
+                labels = torch.full((t, k), -1)
+            elif first.local is None:
+                labels = _counted(seen, labels)
+        return Recovery(records, status, labels, ranks, gaps, free, branches, stopped, weakest, disturbed)
 
     def _encoding(self, first: LinearFirst) -> Encoding:
         data, batch = first.seen.game.data, first.seen.game.batch
@@ -142,7 +196,7 @@ class RowSpace:
     ) -> tuple[Candidates, Branches]:
         """Candidates of a table without categories, and no branches."""
         points = sparse_points(span, span.v[-1], self.samples, rng)
-        branches = Branches(points, span.v.new_zeros(span.rank, 0))
+        branches = Branches(points, span.v.new_zeros(span.rank, 0), stopped=len(points) < span.rank)
         if not len(points) or first.local is not None:
             return Candidates.of(points), branches
         return self._fitted(first, encoding, span, points)[0], branches
@@ -164,52 +218,56 @@ class RowSpace:
         while len(known.points) < span.rank:
             branches = tree.search(span.v, unit, groups, duals)
             loose = loose if len(duals) else branches.free
-            ends = self._ends(tree, span.v, branches, groups, pins)
+            tips = self._ends(tree, span.v, branches, groups, pins, torch.cat([unit[None], duals]))
             if first.local is not None:
-                rest = Candidates.of(torch.cat([rest.points, *ends]))
+                rest = self._near(first, encoding, span, tips, trial, whole=not branches.left)
                 break
-            felt = loose if span.gap < CLEAR else branches.free
-            rest, fresh = self._prove(first, encoding, span, ends, felt)
+            felt = loose if span.gap < self.clear else branches.free
+            rest, fresh = self._prove(first, encoding, span, tips, felt)
             duals, known = torch.cat([duals, fresh]), known.joined(rest.take(rest.proven))
             rest = rest.take(~rest.proven)
             if not len(fresh):
                 break
         found = known.joined(rest)
-        if first.local is not None and len(rest.points):
-            found = self._scored(first, encoding, span, found, trial, whole=not branches.left)
+        ends = Ends(found.points, _fixing(span.v, groups, unit[None]))
+        precise = ends.blur(span, encoding.numbers) * self.sharp < self.precision
+        sure = found.proven if first.local is None else found.proven & precise
         if not branches.stopped and not loose.shape[1] and span.gap >= self.gap:
-            proven = found.proven | needed(found.points, span.rank, close=self.cut)
-            found = replace(found, proven=proven)
-        return found, branches
+            sure = sure | (needed(found.points, span.rank, close=self.cut) & precise)
+        return replace(found, proven=sure), branches
 
     def _ends(
-        self, tree: Tree, v: Tensor, found: Branches, groups: list[Options], pins: list[Pin]
-    ) -> Iterator[Tensor]:
+        self, tree: Tree, v: Tensor, found: Branches, groups: list[Options], pins: list[Pin], fixed: Tensor
+    ) -> Iterator[Ends]:
         """The points that branches end in. Dimensions that are left are fixed by numbers that have few
-        values, which gives points for every choice of such numbers: few values at first, then more."""
+        values, which gives points for every choice of such numbers: few values at first, then more.
+        ``fixed`` (k, r): what was known of every point before."""
         if found.stopped or not len(found.points) or found.left > PINS:
             return
         if not found.left:
-            yield _polished(v, found.points, groups)
+            yield Ends(_polished(v, found.points, groups), _fixing(v, groups, fixed))
             return
         for budget in (self.tried // 10, self.tried):
             for chosen in combinations(pins, found.left):
                 values = pinned_within(chosen, budget / len(found.points))
                 grown = found if values is None else tree.grow(v, found, values)
                 if values is not None and not grown.left:
-                    yield _polished(v, grown.points, [*groups, *values])
+                    every = [*groups, *values]
+                    yield Ends(_polished(v, grown.points, every), _fixing(v, every, fixed))
 
     def _prove(
-        self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Tensor], free: Tensor
+        self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Ends], free: Tensor
     ) -> tuple[Candidates, Tensor]:
         """The first points of a gradient among which some are proven, and the duals of these; ``free`` (r,
         f): directions in which their categories alone do not fix them."""
         rest, duals = Candidates.of(span.v.new_zeros(0, span.rank)), span.v.new_zeros(0, span.rank)
-        for points in ends:
+        for end in ends:
+            points = end.points
             if len(points):
                 rest, fitted = self._fitted(first, encoding, span, points)
                 rows = rest.proven.nonzero()[:, 0]
                 sharp = self._sharp(first, encoding, span, points[rows], fitted.duals[rows], free)
+                sharp &= end.blur(span, encoding.numbers)[rows] * self.sharp < self.precision
                 rest.proven[rows] = sharp
                 duals = fitted.duals[rows[sharp]]
             if len(duals):
@@ -232,23 +290,22 @@ class RowSpace:
             step = self.precision * along / largest.clamp(min=torch.finfo(along.dtype).tiny)
             for moved in (points + step, points - step):
                 found = self._fit(first, encoding, span, moved)
-                sharp &= ~fits(found, most=self.error, rounding=SHARP * self.rounding)
+                sharp &= ~fits(found, most=self.error, rounding=self.sharp * self.rounding)
         return sharp
 
     def _fit(self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor) -> Fit:
-        x, k = _written(encoding, span, points, centred=first.bias), first.seen.game.batch
-        parts = zip(points.split(PASS), x.split(PASS), strict=True)
-        shape = first.seen.shape[1:]
-        return Fit.joined(
-            [fit(span, c, first.slopes(some.view(-1, *shape)), k, most=TIMES) for c, some in parts]
-        )
+        k, shape, parts = first.seen.game.batch, first.seen.shape[1:], []
+        for part in points.split(PASS):
+            x = _written(encoding, span, part, centred=first.bias).view(-1, *shape)
+            parts.append(fit(span, part, first.slopes(x), k, most=self.times, scaled=not first.numeric))
+        return Fit.joined(parts)
 
     def _fitted(
         self, first: LinearFirst, encoding: Encoding, span: Span, points: Tensor
     ) -> tuple[Candidates, Fit]:
         """Points held against a gradient, and which of them are proven."""
         found = self._fit(first, encoding, span, points)
-        sure = proven(found, points, most=self.error, rounding=self.rounding, apart=APART)
+        sure = proven(found, points, most=self.error, rounding=self.rounding, apart=self.apart)
         return Candidates(points, sure, found.labels, found.times, found.error), found
 
     def _labels(self, first: LinearFirst, span: Span, found: Candidates, x: Tensor) -> Tensor:
@@ -260,25 +317,30 @@ class RowSpace:
         slopes = first.slopes(x.view(-1, *first.seen.shape[1:]))
         return nn.functional.cosine_similarity(slopes, shares[None], dim=2).argmax(0)
 
-    def _scored(
+    def _near(
         self,
         first: LinearFirst,
         encoding: Encoding,
         span: Span,
-        found: Candidates,
+        ends: Iterator[Ends],
         trial: int,
         *,
         whole: bool,
     ) -> Candidates:
-        """Candidates of an upload, nearest to the second layer's first; ``whole``: no record is missing."""
-        x = _written(encoding, span, found.points, centred=first.bias).view(-1, *first.seen.shape[1:])
-        distances = first.distances(trial, x)
-        if distances is None:
+        """Candidates of an upload, and how near each is to the second layer's space; ``whole``: no record is
+        missing. Where one may be, the nearest are all that is kept."""
+        found, measure = Candidates.of(span.v.new_zeros(0, span.rank)), first.distances(trial)
+        for part in (part for end in ends for part in end.points.split(PASS)):
+            more = Candidates.of(part)
+            if measure is not None:
+                x = _written(encoding, span, part, centred=first.bias).view(-1, *first.seen.shape[1:])
+                more = replace(more, score=measure(x))
+            found = found.joined(more)
+            found = found if whole else found.take(found.score.argsort()[:LISTED])
+        if measure is None or not whole or span.gap < self.gap or not len(found.points):
             return found
-        apart = torch.zeros_like(found.proven)
-        if whole and span.gap >= self.gap:
-            apart = separated(found.points, distances, span.rank, factor=self.gap**2, far=FAR, close=self.cut)
-        return replace(found, score=distances, proven=apart)
+        bounds = {"factor": self.gap**2, "far": self.far, "close": self.cut}
+        return replace(found, proven=separated(found.points, found.score, span.rank, **bounds))
 
 
 def _counted(seen: SeenLayer, labels: Tensor) -> Tensor:
@@ -314,6 +376,11 @@ def _polished(v: Tensor, points: Tensor, groups: list[Options]) -> Tensor:
         return points
     taken = [_nearest(points @ v[group.positions].T, group.options) for group in groups]
     return torch.matmul(torch.cat(taken, dim=1), torch.linalg.pinv(rows).T)
+
+
+def _fixing(v: Tensor, groups: list[Options], fixed: Tensor) -> Tensor:
+    parts = [nn.functional.normalize(fixed, dim=1), *(v[group.positions] for group in groups)]
+    return torch.cat(parts)
 
 
 def _nearest(entries: Tensor, options: Tensor) -> Tensor:

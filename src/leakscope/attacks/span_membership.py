@@ -12,18 +12,27 @@ from leakscope.attacks.alignment import Sees, candidates, victim
 from leakscope.attacks.spans import inputs_at, upload_floor, with_one
 from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check, require
 from leakscope.core.nouns import Guess, Knowledge, Release, View
-from leakscope.models import layers_of
+from leakscope.models import layers_of, parameters
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Reach:
-    """How a layer told members: its name, the rank of its uploads, how many dimensions there are, and the
-    score that one in a hundred known non-members reaches."""
+    """How a layer told members: its name, the rank of its uploads, the ``most`` that it could be, and the
+    score that one in a hundred known non-members reaches. ``gap``: the last singular value that counts over
+    the next, or over rounding if that is larger. ``clear``: known non-members do not lie in the space."""
 
     layer: str
     rank: int
-    width: int
+    most: int
     null: float
+    gap: float
+    clear: bool
+
+    @property
+    def open(self) -> bool:
+        """Whether the rank could be higher, so that no member is without a dimension, and known non-members
+        do not lie in the space."""
+        return self.clear and self.rank < self.most
 
 
 @dataclass(frozen=True)
@@ -50,29 +59,38 @@ class SpanDistance:
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
-        _linear(model, self.layer)
+        params = parameters(model)
+        for layer in _linear(model, self.layer):
+            taken = inputs_at(model, params, layer, x)
+            rule = f"layers that take one vector of each record, and {layer!r} does not"
+            require(taken.dim() == 2, "SpanDistance.layer", rule, self.layer, way_out="name another layer")
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, known = victim(knowledge), candidates(knowledge.simulate(rng)[0])[0]
 
         def guess(view: View) -> Tensor:
-            x = candidates(view)[0]
-            reach = self.reach(model, view, known)
-            return self._scores(model, view, reach.layer, x)[0]
+            return self._choose(model, view, known, candidates(view)[0])[1]
 
         return guess
 
     def reach(self, model: nn.Module, view: View, known: Tensor) -> Reach:
         """The layer to go by, chosen on known non-members alone."""
-        found = []
-        for layer in _linear(model, self.layer):
-            scores, rank, width = self._scores(model, view, layer, known)
-            found.append(Reach(layer, rank, width, float(scores.quantile(0.99))))
-        clear = [reach for reach in found if reach.null < self.near]
-        return clear[0] if clear else min(found, key=lambda reach: reach.null)
+        return self._choose(model, view, known, known[:0])[0]
 
-    def _scores(self, model: nn.Module, view: View, layer: str, x: Tensor) -> tuple[Tensor, int, int]:
-        """The scores (n,), and the rank and width of the row space; of several, of the last round's."""
+    def _choose(self, model: nn.Module, view: View, known: Tensor, x: Tensor) -> tuple[Reach, Tensor]:
+        """The layer to go by, chosen on known non-members alone, and the scores (n,) of records there."""
+        choices = []
+        for layer in _linear(model, self.layer):
+            scores, rank, most, gap = self._scores(model, view, layer, torch.cat([known, x]))
+            null = float(scores[: len(known)].quantile(0.99))
+            choices.append((Reach(layer, rank, most, null, gap, null < self.near), scores[len(known) :]))
+            if choices[-1][0].clear:
+                return choices[-1]
+        return min(choices, key=lambda choice: choice[0].null)
+
+    def _scores(self, model: nn.Module, view: View, layer: str, x: Tensor) -> tuple[Tensor, int, int, float]:
+        """The scores (n,), and the rank, the most that it could be by rows and columns that changed, and the
+        gap; of several, of the last round's."""
         rounds = [_round(model, release, layer, x, self.kept) for release in view.releases]
         if all(torch.equal(inputs, rounds[0][0]) for inputs, _, _ in rounds):
             stacked = torch.cat([matrix for _, matrix, _ in rounds])
@@ -81,9 +99,22 @@ class SpanDistance:
         for inputs, matrix, start in rounds:
             eps = torch.finfo(start.dtype).eps
             floor = upload_floor(start, eps, self.steps) * (len(matrix) / len(start)) ** 0.5
-            score, rank = _score(inputs, matrix, floor)
+            score, rank, gap = _score(inputs, matrix, floor)
             scores.append(score)
-        return torch.stack(scores).mean(0), rank, matrix.shape[1]
+        moved = matrix != 0
+        return torch.stack(scores).mean(0), rank, min(map(int, (moved.any(0).sum(), moved.any(1).sum()))), gap
+
+
+def largest_rank(model: nn.Module, rounds: int) -> int:
+    """How many dimensions the updates of a linear layer span at most: clients of so many records, or more,
+    are beyond it. Of the first layer, whose inputs are the records, all rounds count together. 0 where the
+    model does not begin with a linear layer."""
+    modules = dict(model.named_modules())
+    layers = [modules.get(name) for name in layers_of(model)]
+    if not layers or not isinstance(layers[0], nn.Linear):
+        return 0
+    shapes = [layer.weight.shape for layer in layers if isinstance(layer, nn.Linear)]
+    return max(min(m * (rounds if i == 0 else 1), d + 1) for i, (m, d) in enumerate(shapes))
 
 
 def _round(
@@ -101,14 +132,16 @@ def _round(
     return inputs, change - (1 - kept) * start.double(), start
 
 
-def _score(inputs: Tensor, matrix: Tensor, floor: float) -> tuple[Tensor, int]:
+def _score(inputs: Tensor, matrix: Tensor, floor: float) -> tuple[Tensor, int, float]:
     _, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     along = (inputs @ vh.T).square()
     length = inputs.square().sum(1)
     damped = torch.where(s > floor, floor**2 / (s**2 + floor**2), 1.0)
     missed = (length - along.sum(1)).clamp(min=0) + (along * damped).sum(1)
     share = (missed / length).clamp(min=torch.finfo(matrix.dtype).eps ** 2)
-    return -0.5 * share.log10(), int((s > floor).sum())
+    rank = int((s > floor).sum())
+    below = max(floor, float(s[rank]) if rank < len(s) else 0.0)
+    return -0.5 * share.log10(), rank, float(s[rank - 1]) / below if rank and below else 0.0
 
 
 def _linear(model: nn.Module, layer: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The command line: thin. Nothing heavy is imported before it is needed."""
 
-from leakscope.cli import audits, guards, results
+from leakscope.cli import audits, claims, guards, results
 from leakscope.cli.app import app, main
 
-__all__ = ["app", "audits", "guards", "main", "results"]
+__all__ = ["app", "audits", "claims", "guards", "main", "results"]

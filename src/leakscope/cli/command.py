@@ -41,7 +41,7 @@ def select(given: dict[str, Any], function: Callable[..., Any]) -> dict[str, Any
 
 def name_folder(given: dict[str, Any], word: str) -> dict[str, Any]:
     """The options with a results folder, if none was typed."""
-    from leakscope.audits.inference.request import stem
+    from leakscope.audits.asked import stem
 
     return {"output": Path(f"{word}-{stem(given['data'])}"), **given}
 
@@ -49,7 +49,9 @@ def name_folder(given: dict[str, Any], word: str) -> dict[str, Any]:
 def _options(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters that say how they are typed."""
     found = {}
-    hints = get_type_hints(function, localns={"Data": str, "Report": Any}, include_extras=True)
+    hints = get_type_hints(
+        function, localns={"Data": str, "Report": Any, "Preflight": Any}, include_extras=True
+    )
     for name, parameter in inspect.signature(function).parameters.items():
         if name == "data":
             found[name] = parameter.replace(annotation=options.Data, kind=parameter.KEYWORD_ONLY)

@@ -9,7 +9,7 @@ import typer
 
 from leakscope.cli import terminal
 from leakscope.cli.app import app
-from leakscope.core.errors import printable
+from leakscope.core.errors import ArgumentError, printable
 from leakscope.run import options
 
 
@@ -60,9 +60,12 @@ def report(folder: options.Place) -> None:
 
 @app.command(short_help="Check results against a risk appetite: pass, fail, not enough evidence.")
 def gate(
-    folder: options.Place,
+    folder: Annotated[list[Path], typer.Argument(hidden=True)],
     appetite: options.Place,
     as_json: Annotated[bool, options.option("Print the verdict as JSON.", "--json")] = False,
+    junit: Annotated[Path | None, options.option("Write it as JUnit XML.", metavar="PATH")] = None,
+    sarif: Annotated[Path | None, options.option("Write it as SARIF.", metavar="PATH")] = None,
+    badge: Annotated[Path | None, options.option("Write it as a small SVG picture.", metavar="PATH")] = None,
     report: Annotated[
         bool,
         options.option("Keep APPETITE beside the results and show the verdict in the report.", "--report"),
@@ -70,31 +73,38 @@ def gate(
 ) -> None:
     """Check the results in FOLDER against a risk APPETITE: exit code 0 pass, 1 fail, 3 not enough evidence.
 
-    FOLDER is one that an audit, a search or a run wrote. APPETITE is a TOML file of [[limit]] tables. Each
-    has a secret, a measure (advantage, auroc, tpr_at_1%, information, epsilon) and at_most. It can have game,
-    confidence, adversary (adaptive, static, any), defense, delta, releases (shown, training), neighbours
-    (replace, add or remove). [declared] has epsilon and delta of your accountant. To pass, upper limits must
+    FOLDER is one that an audit, a search or a run wrote; several can be given, and all must keep the limits.
+    APPETITE is a TOML file of [[limit]] tables. Each has a secret, a measure (advantage, auroc, tpr_at_1%,
+    information, epsilon) and at_most. It can have game, confidence, adversary (adaptive, static, any), attack
+    (strongest, any), data, where, defense, delta, releases (shown, training), neighbours (replace, add or
+    remove). [declared] has epsilon and delta of your accountant. To pass, upper limits must
     lie below at_most. To fail, a lower limit must lie above it. Information and a measured epsilon can fail a
     limit, but never pass it. An epsilon passes only if it covers the releases of the limit. What failed, or
-    was not run, never passes.
+    was not run, never passes. Nor does what another version of Leakscope measured, unless code = "any".
 
     \b
     leakscope gate audit-adult appetite.toml
-    leakscope gate audit-adult appetite.toml --json
+    leakscope gate audit-adult audit-heart appetite.toml --junit gate.xml --badge gate.svg
     """
     from leakscope.core import files
     from leakscope.report import page
     from leakscope.results import gate as gates
     from leakscope.run import api
 
-    verdict = api.gate(folder, appetite)
+    if report and len(folder) > 1:
+        raise ArgumentError(f"--report must be used with one folder, got {len(folder)}; leave it out.")
+    verdict, places = api.gate(folder, appetite), [one.as_posix() for one in folder]
     if as_json:
         terminal.print_json(gates.as_json(verdict))
     else:
         terminal.print_lines(gates.as_text(verdict))
-    if report:
-        files.write(folder / gates.APPETITE, files.read(appetite))
-        terminal.print_lines([f"Report: {page.write(folder)}"], err=as_json)
+    written = ((junit, gates.as_junit), (sarif, lambda v: gates.as_sarif(v, places)), (badge, gates.as_badge))
+    for path, write in written:
+        if path:
+            files.write(path, write(verdict))
+    for one in folder if report else ():
+        files.write(one / gates.APPETITE, files.read(appetite))
+        terminal.print_lines([f"Report: {page.write(one)}"], err=as_json)
     raise typer.Exit(verdict.exit_code)
 
 
@@ -158,6 +168,33 @@ def summary(
     terminal.print_lines([f"Summary: {page}"])
 
 
+@app.command(short_help="Write what may leave about some runs: pages, numbers, statement, manifest.")
+def dossier(
+    folder: Annotated[list[Path], typer.Argument(hidden=True)],
+    appetite: Annotated[
+        Path | None, options.option("A risk appetite; the gate's verdict is part of it.", metavar="PATH")
+    ] = None,
+    output: Annotated[
+        Path, options.option("The folder to write.", "--output", "-o", metavar="PATH", show_default=True)
+    ] = Path("dossier"),
+) -> None:
+    """Write one folder about every results FOLDER that may leave a trusted environment.
+
+    It holds the pages, the numbers as csv and json, the risk appetite and the verdict, a statement for
+    machines (what was measured, accounted for, declared), a section for a model card, and a manifest with a
+    hash of every file. A PDF is added where Chromium or Chrome is installed. It holds no record and no score
+    of a person: a run that shows reconstructions is refused.
+
+    \b
+    leakscope dossier audit-adult --appetite appetite.toml
+    leakscope dossier audit-* -o dossier
+    """
+    from leakscope.run import api
+
+    written, told = api.dossier(folder, output, appetite=appetite)
+    terminal.print_lines([f"Dossier: {output}, {len(written)} files.", told])
+
+
 @app.command(short_help="Describe the recorded updates of a federation.")
 def recording(
     folder: options.Place,
@@ -165,21 +202,39 @@ def recording(
         bool,
         options.option("Read every file, and hold each step of the server against the uploads.", "--check"),
     ] = False,
+    convert: Annotated[
+        Path | None,
+        options.option("FOLDER holds state_dicts: first make a recording of them here.", metavar="DIR"),
+    ] = None,
+    differences: Annotated[
+        bool,
+        options.option("The uploads are differences, trained minus received.", "--differences"),
+    ] = False,
 ) -> None:
     """Describe the recorded updates of a federation.
 
-    FOLDER is one that a Recorder wrote while the federation trained.
+    FOLDER is one that a Recorder wrote while the federation trained. With --convert it holds state_dicts
+    that anything wrote: a folder for each round, whose name ends in its number, with global.safetensors and
+    a file for each client.
+
+    \b
+    leakscope recording run --check
+    leakscope recording states --convert run --check
     """
     from leakscope.training.recording import Recording
     from leakscope.training.recording.checks import check_recording
+    from leakscope.training.recording.folder import convert_folder
 
-    found = Recording(folder)
+    if convert is not None:
+        found = convert_folder(folder, convert, delta=differences)
+    else:
+        found = Recording(folder).choose(delta=differences)
     terminal.print_lines(found.describe().splitlines())
     if check:
-        found.complete()
-        checked = check_recording(found)
-        terminal.print_lines(["Complete: every file is whole and finite.", *checked.lines])
-        checked.raise_faults(folder)
+        checked = check_recording(found, uploads=bool(found.uploaders))
+        whole = "Every file is whole and finite." if checked.recording is found else "Every file is whole."
+        terminal.print_lines([whole, *checked.lines])
+        checked.raise_faults(found.path)
 
 
 @app.command("list", short_help="List games, attacks, defenses, data and more.")

@@ -30,7 +30,9 @@ Canary          game      audits.mechanism.canary    Tell which of two neighbour
 AttributeAudit  audit     audits.mechanism.canary    How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 MembershipAudit audit     audits.membership          How well the updates of a federation tell who was trained on, client by client.
 RecordingAudit  audit     audits.membership          How well the updates in a recording tell who was trained on, client by client.
+QuestionAudit   audit     audits.questions           What else a recording tells: whose a known record is, whether a person took part, whose an update is.
 SiteAudit       audit     audits.sites               What a site's updates tell of the site, and from which site an unnamed update is.
+RecordsAudit    audit     audits.records             How many records come back, exactly and proven, from one gradient or upload, by the records behind it.
 LayerAudit      audit     audits.layers              Which layer of a model gives away what, and what protecting it costs.
 GuardAudit      audit     audits.guards              What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior          A fresh classifier per round on rehearsed releases with secrets at equal odds.
@@ -43,7 +45,10 @@ LikelihoodRatio attack    audits.mechanism.canary    The most powerful test betw
 L2              attack    audits.mechanism.canary    The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
 Cosine          attack    attacks.alignment          The cosine between a record's gradient and the update, its mean over rounds.
 GradientDiff    attack    attacks.alignment          How much nearer the update is to a record's gradient than to nothing.
-Whitened        attack    attacks.alignment          The cosine's matched filter: update and gradient whitened by the non-members' gradients.
+Whitened        attack    attacks.whitened           The cosine's matched filter: update and gradient whitened by the non-members' gradients.
+FedMIA          attack    attacks.whitened           Whitened scores against a client's updates less those against the other clients' updates.
+InOut           attack    attacks.whitened           Whitened scores against sums in which a client took part less those against sums without it.
+JointRegression attack    attacks.joint_regression   The coefficient of a record's gradient in the sum, of a regression on all candidates' at once.
 SpanDistance    attack    attacks.span_membership    How near a record's input of a linear layer lies to the row space of the layer's upload.
 FedLoss         attack    attacks.losses             Minus the loss under the global models, its mean over the observed rounds.
 Loss            attack    attacks.losses             Minus the loss under the last global model.
@@ -163,6 +168,7 @@ certified_records measure   measures.records           The share of records that
 false_certificates measure   measures.records           How many records in a batch the attack certified that are not there
 right_cells     measure   measures.records           Column by column, and of all under "all": the share of cells that are right
 epsilon_lower_bound measure   measures.epsilon           The epsilon that the trials certify.
+one_run_epsilon measure   measures.one_run           The epsilon that one run with canaries certifies.
 accuracy        measure   measures.utility           Share of records whose likeliest label is right.
 task_auroc      measure   measures.utility           AUROC of the task, macro one-vs-rest over the labels that occur.
 load            data      data                       The dataset called ``name``.
@@ -178,6 +184,7 @@ Perturbation    noun      guards.encoder             What is added to a represen
 Distance        noun      measures.subspace          How far apart a layer's mean gradients span, and how far by chance.
 TwoSample       noun      measures.subspace          How much more two groups' features differ than random groups' do.
 Knowledge       noun      core.nouns                 What the adversary may use.
+Canaries        noun      training.recording         Which canaries were put into a training, each by the toss of a fair coin.
 Recorder        noun      training.recording         Writes a recording beside a training loop of any kind, in three lines.
 Recording       noun      training.recording         What a federation recorded, as it was when it was opened.
 Release         noun      core.nouns                 What crosses the wire in one round.
@@ -187,9 +194,13 @@ play            verb      games.referee              The adversary learns from i
 audit           verb      run.api                    Attack every secret of a dataset through one victim's gradients.
 audit_recording verb      run.api                    Tell which candidates the clients of a recorded federation trained on, from its updates.
 localise        verb      run.api                    Find which layer of a model gives away what, and what protecting it costs.
+reconstruct     verb      run.api                    Read records out of one gradient or upload, and prove which of them were there.
+preflight       verb      run.api                    Foresee how many records can be read out of one release, before anything is trained.
 guard           verb      run.api                    Train an encoder whose representations keep a task and lose a secret, and attack it anew.
 tune            verb      run.api                    Find the cheapest defense that keeps a stated risk, against an adversary who knows it.
-gate            verb      run.api                    Check a report or a results folder against a risk appetite
+gate            verb      run.api                    Check reports or results folders, one or several, against a risk appetite
+dossier         verb      run.api                    Write what may leave a trusted environment about some results folders
+claim           verb      integrations.claims        Say which epsilon a deployed configuration really has, and whether it keeps what was promised.
 compare         verb      run.api                    Compare two reports or results folders, cell by cell and measure by measure.
 seeded          verb      core.rng                   The generator of one role.
 """
@@ -237,15 +248,17 @@ DATA = {
 
 @dataclass(frozen=True)
 class KindEntry:
-    """A kind of audit: its module ``kind``, the format of what it finds, the games of plans that are its own, and
-    what it asks, in words."""
+    """A kind of audit: its module ``kind``, the format of what it finds, the games of plans that are its own,
+    what it asks, in words, and of how many records of a table at least."""
 
     module: str
     format: int
     games: tuple[str, ...]
     asks: str = ""
+    fewest: int = 0
 
 
+FEWEST_RECORDS = 80  # of a table of which a federation is simulated
 KINDS = {  # the first is of every game that no other names
     "inference": KindEntry(
         "leakscope.audits.inference.kind", 2, (), "what updates tell about a private column or a person"
@@ -258,9 +271,14 @@ KINDS = {  # the first is of every game that no other names
         2,
         ("MembershipAudit", "RecordingAudit"),
         "whose records a federation trained on",
+        FEWEST_RECORDS,
     ),
     "sites": KindEntry(
         "leakscope.audits.sites.kind", 2, ("SiteAudit",), "what a site's uploads tell about the site"
+    ),
+    "questions": KindEntry("leakscope.audits.questions.kind", 2, ("QuestionAudit",)),  # of recordings alone
+    "records": KindEntry(
+        "leakscope.audits.records.kind", 2, ("RecordsAudit",), "which records come back from one upload"
     ),
     "layers": KindEntry(
         "leakscope.audits.layers.kind",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError, refuse_all, require
 from leakscope.data.cells import LABELS
 from leakscope.data.files import (
     Array,
@@ -26,7 +26,7 @@ from leakscope.data.files import (
     parts_of,
     pixels,
 )
-from leakscope.data.ranges import UNKNOWN, Bins, check_bins, cut
+from leakscope.data.ranges import UNKNOWN, Bins, cut, stray_bins
 
 
 def from_npz(
@@ -53,7 +53,7 @@ def from_npz(
     found = arrays(path, (x, y, *secrets), memory=memory)
     rows = records(found[x], f"array {x!r} of {path}")
     marked, ordered, bins = {}, set(), bins or {}
-    check_bins(bins, (y, *secrets))
+    refuse_all(stray_bins(bins, (y, *secrets)), str(path))
     for column in (y, *secrets):
         where, values = f"array {column!r} of {path}", found[column]
         fractions = values.dtype.kind == "f" and values.ndim == 1 and len(values) > 0
@@ -81,7 +81,7 @@ def _many(values: Array, names: Array | None) -> bool:
 
 def _ranges(values: Array, bins: int | Sequence[float] | None, where: str) -> tuple[Tensor, tuple[str, ...]]:
     if values.ndim != 1 or values.dtype.kind not in "uif":
-        raise DataError(f"bins are for numbers, and {where} holds {values.dtype}; leave it out of bins.")
+        raise DataError(f"--bins is for numbers, and {where} holds {values.dtype}; leave it out of --bins.")
     return cut(values.astype(np.float64), bins, where)
 
 

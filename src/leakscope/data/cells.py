@@ -30,6 +30,8 @@ _DAYS = {  # how a date may be written, and said
     "%d-%b-%Y": "day-month-year",
 }
 
+PEOPLE = ("user", "person", "site")  # roles of which there may be any number of values
+
 
 @dataclass
 class Cells:
@@ -37,7 +39,7 @@ class Cells:
     of a category codes are kept, however many numbers it seems to have."""
 
     name: str
-    role: str = "column"  # or "label", "secret", "user", "person"
+    role: str = "column"  # or "label", "secret", or one of `PEOPLE`
     commas: bool = False
     asked: str = ""
     known: dict[str, int] = field(default_factory=dict)  # value -> code, in order of appearance
@@ -106,7 +108,7 @@ class Cells:
 
     @property
     def _most(self) -> float:
-        if self.role in ("user", "person"):
+        if self.role in PEOPLE:
             return math.inf
         numeric = self._numbers is not None and not self.words and self.asked != "category"
         return CATEGORIES if numeric or self.role != "column" else MOST_VALUES
@@ -211,7 +213,7 @@ class Cells:
         """The codes of a label, a secret or a user: more than one value, and for guessing, few. With ``gaps``
         rows may have none."""
         codes, names = self.categories() if self._codes is not None else (torch.zeros(0), ())
-        most = {"label": LABELS, "user": math.inf, "person": math.inf}.get(self.role, CATEGORIES)
+        most = {"label": LABELS, **dict.fromkeys(PEOPLE, math.inf)}.get(self.role, CATEGORIES)
         if self._codes is None or len(names) - (EMPTY in names) > most:
             found = len(names) or f"more than {CATEGORIES}"
             raise DataError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from leakscope.core.columns import FEW
+from leakscope.core.errors import ArgumentError
 from leakscope.data.cells import CATEGORIES, Cells
 
 KINDS = ("number", "category", "date", "text", "identifier")  # what --as may say; the last two are left out
@@ -135,4 +136,9 @@ def say_few(count: int, what: str) -> str:
 
 def list_kinds(pairs: Sequence[str]) -> dict[str, str]:
     """``column=kind``, as it is typed, each apart."""
+    if bad := [pair for pair in pairs if not pair.rpartition("=")[0]]:
+        raise ArgumentError(
+            f"--as must be a column with what it is, such as ward=category, got "
+            f"{', '.join(map(repr, bad))}; it can be {', '.join(KINDS)}."
+        )
     return {column: kind for column, _, kind in (pair.rpartition("=") for pair in pairs)}

@@ -120,11 +120,16 @@ def listed(names: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((names,) if isinstance(names, str) else names))
 
 
-def absent(name: str, known: Sequence[str], *, where: str, kind: str = "column") -> DataError:
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+def absent(
+    names: str | Sequence[str], known: Sequence[str], *, where: str, kind: str = "column"
+) -> DataError:
+    """The refusal of names that are not there, each with those that may be meant."""
+    said = []
+    for name in [names] if isinstance(names, str) else names:
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        said.append(repr(name) + (f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""))
     first = ", ".join(repr(one) for one in known[:40]) + (", ..." if len(known) > 40 else "")
-    meant = f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
-    return DataError(f"{where} has no {kind} {name!r}{meant}; it has {first or 'none'}.")
+    return DataError(f"{where} has no {kind} {', '.join(said)}; it has {first or 'none'}.")
 
 
 def sizes_of(path: Path) -> dict[str, int]:

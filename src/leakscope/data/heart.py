@@ -41,7 +41,7 @@ def heart(*, path: str | Path | None = None) -> Dataset:
             columns[f"{name} measured"] = known.map({True: "yes", False: "no"})
     columns |= {name: rows[name].map(lambda code: f"code {float(code):g}" if code else "") for name in CODED}
     columns |= {"sex": rows["sex"].map(SEXES), SITE: rows[SITE]}
-    roles = {LABEL: "label", SITE: "user", **dict.fromkeys(SECRETS, "secret")}
+    roles = {LABEL: "label", SITE: "site", **dict.fromkeys(SECRETS, "secret")}
     cells = [Cells(name, roles.get(name, "column")) for name in columns]
     for column in cells:
         column.add(columns[column.name].to_numpy(dtype=object))

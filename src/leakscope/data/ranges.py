@@ -49,7 +49,7 @@ def _declared(edges: Sequence[float], who: str) -> list[float]:
     found = [float(edge) for edge in edges]
     if not 1 <= len(found) < MOST or not np.isfinite(found).all() or sorted(set(found)) != found:
         raise DataError(
-            f"bins of {who} must be 1 to {MOST - 1} edges that grow, got {found}; give some like 30, 50, 70."
+            f"--bins of {who} must be 1 to {MOST - 1} edges that grow, got {found}; give some like 30,50,70."
         )
     return found
 
@@ -57,7 +57,9 @@ def _declared(edges: Sequence[float], who: str) -> list[float]:
 def _quantiles(known: Array, bins: int | None, who: str) -> list[float]:
     count = RANGES if bins is None else bins
     if not 2 <= count <= MOST:
-        raise DataError(f"bins of {who} must be from 2 to {MOST} ranges, or edges, got {count}.")
+        raise DataError(
+            f"--bins of {who} must be 2 to {MOST} ranges, got {count}; give so many, or edges like 30,50,70."
+        )
     distinct = len(np.unique(known))
     shares = np.arange(1, count) / count
     exact = np.quantile(known, shares, method="higher") if distinct else np.zeros(0)
@@ -96,7 +98,10 @@ def with_ranges(records: Dataset, bins: Bins) -> Dataset:
             raise absent(name, list(places), where=records.name, kind="column")
         place = places[name]
         if place.values or not records.x.is_floating_point():
-            raise DataError(f"bins are for numbers, and column {name!r} of {records.name} holds categories.")
+            raise DataError(
+                f"--bins is for numbers, and column {name!r} of {records.name} holds categories; leave "
+                f"--bins {name} out."
+            )
         codes, names = cut(records.x[:, place.start].numpy(), wanted, f"column {name!r}")
         records = replace(
             records,
@@ -107,10 +112,14 @@ def with_ranges(records: Dataset, bins: Bins) -> Dataset:
     return records
 
 
-def check_bins(bins: Bins, marked: Sequence[str]) -> None:
-    """Refuse the ranges of what is neither the label nor a secret."""
-    if stray := [name for name in bins if name not in marked]:
-        raise DataError(f"bins are for the label and the secrets, and {stray[0]!r} is neither; leave it out.")
+def stray_bins(bins: Bins, marked: Sequence[str]) -> list[str]:
+    """Why there are no ranges of what is neither the label nor a secret."""
+    return [
+        f"--bins is for the label and the secrets, and {name!r} is neither; leave --bins {name} out, or "
+        f"name it by --secret."
+        for name in bins
+        if name not in marked
+    ]
 
 
 def list_bins(pairs: Sequence[str] | Bins) -> dict[str, int | list[float]]:

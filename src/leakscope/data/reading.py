@@ -114,11 +114,10 @@ class FrameTable:
 
 
 @dataclass(frozen=True)
-class ArrowTable:
-    """A Parquet or a Feather file, one batch of rows after the other."""
+class _Filed:
+    """A table that is a file of its own, called by it."""
 
     path: Path
-    manner: str = ""
     commas: bool = False
 
     @property
@@ -128,6 +127,13 @@ class ArrowTable:
     @property
     def where(self) -> str:
         return str(self.path)
+
+
+@dataclass(frozen=True)
+class ArrowTable(_Filed):
+    """A Parquet or a Feather file, one batch of rows after the other."""
+
+    manner: str = ""
 
     @cached_property
     def _file(self) -> Any:
@@ -170,19 +176,8 @@ class ArrowTable:
 
 
 @dataclass(frozen=True)
-class SheetTable:
+class SheetTable(_Filed):
     """The first sheet of an Excel file: its first row names the columns."""
-
-    path: Path
-    commas: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @property
-    def where(self) -> str:
-        return str(self.path)
 
     @cached_property
     def _sheet(self) -> Any:

@@ -26,6 +26,7 @@ ROLES = {
     "secret": "what the adversary is after",
     "user": "whose record it is; no input",
     "person": "whose record it is: the records of one person stay together; no input",
+    "site": "where the record is from; no input",
 }
 
 
@@ -119,7 +120,7 @@ def _look(column: Cells, bins: Bins) -> Marks:
     if against := possible(column, column.asked):
         raise DataError(f"{who} cannot be used: {against}; leave --as {column.name}={column.asked} out.")
     if binned and not column.numeric and column.asked != "number":
-        raise DataError(f"bins are for numbers, and {who} holds words; leave it out of bins.")
+        raise DataError(f"--bins is for numbers, and {who} holds words; leave --bins {column.name} out.")
     if not binned and not column.spread:
         codes, names = column.levels(gaps=True)
         whole = column.role == "label" and column.numeric and len(names) > LEVELS

@@ -19,7 +19,7 @@ from leakscope.core.errors import DataError, refuse_all
 from leakscope.data.cells import Cells
 from leakscope.data.fates import KINDS, LEFT_OUT
 from leakscope.data.files import Array, absent, fits, listed
-from leakscope.data.ranges import Bins, check_bins
+from leakscope.data.ranges import Bins, stray_bins
 from leakscope.data.reading import TableSource, name_columns, open_table
 from leakscope.data.table import FREQUENT, dataset
 
@@ -41,6 +41,7 @@ def from_csv(
     bins: Bins | None = None,
     user: str | None = None,
     person: str | None = None,
+    site: str | None = None,
     frequent: int = FREQUENT,
     memory: float | None = None,
 ) -> Dataset:
@@ -53,20 +54,27 @@ def from_csv(
     near to, and a secret of many is asked in quantile ranges: ``bins`` says of the label or a secret how many
     ranges its numbers are cut into, or their edges. Medians for missing numbers and the
     ``frequent`` codes of a column are learned from training records, by ``Dataset.split``, which scales too.
-    Secrets stay inside ``x`` (take them out with ``Dataset.without``); the columns of the ``user`` and the
-    ``person`` are private only. ``encoding="label"`` gives one number per column in place of dummies.
-    ``memory`` is the limit in gigabytes, by default what the machine has free.
+    Secrets stay inside ``x`` (take them out with ``Dataset.without``); the columns of the ``user``, the
+    ``person`` and the ``site`` are private only. ``encoding="label"`` gives one number per column in
+    place of dummies. ``memory`` is the limit in gigabytes, by default what the machine has free.
     """
     table = open_table(path)
     secrets, drop, keep, kinds = listed(secrets), listed(drop), listed(keep), dict(kinds or {})
     names = name_columns(table.header)
     unnamed = [name for name, written in zip(names, table.header, strict=True) if not written]
     drop = listed(name for one in drop for name in (unnamed if one == "" and unnamed else [one]))
-    people = {"user": user, "person": None if person == user else person}
+    people = {"user": user, "person": None if person == user else person, "site": site}
     roles = roles_of(
-        table.header, table.where, label=label, secrets=secrets, drop=drop, keep=keep, kinds=kinds, **people
+        table.header,
+        table.where,
+        label=label,
+        secrets=secrets,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        bins=bins,
+        **people,
     )
-    check_bins(bins or {}, (label, *secrets))
     cells = _read(table, names, roles, drop=drop, kinds=kinds, memory=memory)
     private = (*secrets, *(name for name in people.values() if name is not None))
     found = dataset(
@@ -138,24 +146,24 @@ def roles_of(
     drop: tuple[str, ...] = (),
     keep: tuple[str, ...] = (),
     kinds: Mapping[str, str] | None = None,
+    bins: Bins | None = None,
     user: str | None = None,
     person: str | None = None,
+    site: str | None = None,
 ) -> dict[str, str]:
     """The role of each column that has one: every name is a column, and no column has two."""
-    names, kinds = name_columns(header), kinds or {}
-    people = {
-        "--user": (user,) if user is not None else (),
-        "--person": (person,) if person is not None else (),
-    }
+    names, kinds, bins = name_columns(header), kinds or {}, bins or {}
+    given = {"--user": user, "--person": person, "--site": site}
+    people = {option: (name,) if name is not None else () for option, name in given.items()}
     asked = {"--label": (label,), "--secret": secrets, "--drop": drop, **people}
-    reasons = []
-    for name in dict.fromkeys(name for some in (*asked.values(), keep, kinds) for name in some):
-        if name not in names and name != "*":
-            reasons.append(str(absent(name, names, where=str(where))))
-        elif list(header).count(name) > 1 and any(name in asked[role] for role in asked if role != "--drop"):
-            reasons.append(
-                f"column {name!r} of {where} must be one column, and several have the name; rename them."
-            )
+    every = dict.fromkeys(name for some in (*asked.values(), keep, kinds, bins) for name in some)
+    missing = [name for name in every if name not in (*names, "*")]
+    reasons = [str(absent(missing, names, where=str(where)))] if missing else []
+    reasons += [
+        f"column {name!r} of {where} must be one column, and several have the name; rename them."
+        for name in every
+        if list(header).count(name) > 1 and any(name in asked[role] for role in asked if role != "--drop")
+    ]
     for (role, some), (other, others) in combinations({**asked, "--keep": keep}.items(), 2):
         if {role, other} == {"--secret", "--keep"} or {role, other} == {"--label", "--keep"}:
             continue  # their rare values are kept
@@ -167,10 +175,11 @@ def roles_of(
     for name, kind in kinds.items():
         if kind not in KINDS:
             reasons.append(f"--as {name} must be one of {', '.join(KINDS)}, got {kind!r}.")
-        elif name in (*drop, user, person):
+        elif name in (*drop, *given.values()):
             reasons.append(f"--as {name}={kind} is for columns without another role; leave it out.")
         elif name in (label, *secrets) and kind not in MARKED:
             reasons.append(f"--as {name} must be {' or '.join(MARKED)} as a label or a secret, got {kind!r}.")
+    reasons += stray_bins({name: bins[name] for name in bins if name in names}, (label, *secrets))
     refuse_all(reasons, str(where))
     marked = {name: role.removeprefix("--") for role in people for name in people[role]}
     return {label: "label", **dict.fromkeys(secrets, "secret"), **marked}
@@ -183,10 +192,8 @@ def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
     the columns have them; rows that cannot be given are refused, all at once."""
     table = open_table(source)
     names = name_columns(table.header)
-    refuse_all(
-        [str(absent(one.name, names, where=table.where)) for one in columns if one.name not in names],
-        table.where,
-    )
+    if missing := [column.name for column in columns if column.name not in names]:
+        raise absent(missing, names, where=table.where)
     blocks: list[Tensor] = []
     bad: dict[str, list[int]] = {}
     for piece in table.pieces():

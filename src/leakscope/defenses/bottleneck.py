@@ -32,7 +32,7 @@ class VIB(Defense):
                 f"VIB needs a Sequential model that ends in a linear layer, got {type(model).__name__}; put "
                 f"its layers into nn.Sequential."
             )
-        return Bottleneck(nn.Sequential(*layers[:-1]), layers[-1])
+        return Bottleneck(nn.Sequential(*layers[:-1]), layers[-1], self.beta)
 
     def loss(self, loss: Loss) -> Loss:
         def priced(out: Tensor, y: Tensor) -> Tensor:
@@ -51,8 +51,9 @@ class Bottleneck(nn.Module):
 
     beside = 1  # columns that are no output of the task
 
-    def __init__(self, encoder: nn.Sequential, decoder: nn.Linear) -> None:
+    def __init__(self, encoder: nn.Sequential, decoder: nn.Linear, price: float = 0.0) -> None:
         super().__init__()
+        self.price = price  # of the divergence in the loss
         width = decoder.in_features
         self.encoder = encoder
         self.mean = nn.Linear(width, width)

@@ -79,9 +79,10 @@ class FlowerFixedClipping(Defense):
     someone who sees the mean and knows all the others. The server itself sees noise = 0, or, if it clips,
     the bare update: no epsilon holds against it.
 
-    Against the others the mean of a round has the epsilon of mu = 1 / noise for a client added or removed
-    and of 2 / noise for a changed one, if all weigh the same; FedAvg weighs by records, and a changed client
-    of weight w has 2 w clients / noise. The null setting is clip = inf, noise = 0.
+    Against the others the mean of a round has the epsilon of mu = 2 / noise for a client added, removed or
+    changed, if all weigh the same: Flower divides by the weights of those who answered, so that who leaves
+    does not leave a zero. FedAvg weighs by records, and a client of weight w has 2 w clients / noise. The
+    null setting is clip = inf, noise = 0.
     """
 
     clip: float = 0.1
@@ -104,7 +105,7 @@ class FlowerFixedClipping(Defense):
         return self.noise * self.clip / math.sqrt(self.clients) if self.noise else 0.0
 
     def mechanism(self, batch: int, entries: int) -> Mechanism | None:
-        return gaussian(self.noise, self.noise / 2, "mean") if self.noise else None
+        return gaussian(self.noise / 2, self.noise / 2, "mean") if self.noise else None
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class FlowerAdaptiveClipping(Defense):
     def mechanism(self, batch: int, entries: int) -> Mechanism | None:
         """Of the mean and the count together. Under "flower" nothing bounds how small the noise can get."""
         proven = self.noise and self.rule == "andrew"
-        return gaussian(self.noise, self.noise / 2, "mean") if proven else None
+        return gaussian(self.noise / 2, self.noise / 2, "mean") if proven else None
 
     def after(self, clipped: float, rng: torch.Generator) -> FlowerAdaptiveClipping:
         """The next round's defense, when this fraction of the clients was clipped in this one."""

@@ -14,6 +14,7 @@ from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Channel, Defense, Game, Layers, Loss, Params, Release, only
 from leakscope.core.rng import integer, seeded
+from leakscope.core.stopwatch import timed
 from leakscope.core.task import task_loss
 from leakscope.gradients.joint import joint_blocks, mixes, with_statistics
 from leakscope.training.local import Local, Task, trained
@@ -77,7 +78,7 @@ class GradientChannel:
             told = isinstance(people, Tensor)
             if isinstance(people, Tensor):  # whoever the batch belongs to, not the place among candidates
                 secrets = people.gather(1, secrets[:, None])[:, 0]
-            fitted.append(self.defense.prepared(view.releases[0], secrets, rng, people=told))
+            fitted.append(timed(self.defense.prepared)(view.releases[0], secrets, rng, people=told))
         return replace(self, fitted=tuple(fitted))
 
     def of_single_records(self, data: Dataset) -> Self:
@@ -101,7 +102,7 @@ class GradientChannel:
             rng, start = torch.Generator().manual_seed(seed), 0
             for layers in self._layers(params, defense, batch, seed):
                 stop = start + len(next(iter(layers.values())))
-                yield defense.release(layers, secret[start:stop], rng, batch=batch.rows.shape[1])
+                yield timed(defense.release)(layers, secret[start:stop], rng, batch=batch.rows.shape[1])
                 start = stop
 
         return Release(params, blocks)
@@ -116,7 +117,7 @@ class GradientChannel:
                 return joint_blocks(model, own, data.x, data.y, batch.rows, loss=loss, seed=seed)
             model, own = with_statistics(self.model, params, still=True)
         return gradients.blocks(
-            model, own, data.x, data.y, batch.rows, loss=loss, weigh=defense.weigh, budget=BLOCK
+            model, own, data.x, data.y, batch.rows, loss=loss, weigh=timed(defense.weigh), budget=BLOCK
         )
 
 

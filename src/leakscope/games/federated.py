@@ -78,7 +78,25 @@ class Membership:
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class Around:
+    """A game that deals another ``game`` in its own way, and leaves the rest to it."""
+
+    game: Game
+
+    @property
+    def batch(self) -> int:
+        return self.game.batch
+
+    @property
+    def chances(self) -> Tensor:
+        return self.game.chances
+
+    def on(self, data: Dataset) -> Game:
+        return self.game.on(data)
+
+
+@dataclass(frozen=True, eq=False)
+class Clients(Around):
     """Tell the secret of every client of a recording: its updates are the trials of a game.
 
     ``game`` says what is asked (`Inference`, `Distribution`, `UserInference`) and is what the adversary
@@ -86,7 +104,6 @@ class Clients:
     ``shown`` is what else the adversary is given of each (`UserInference`: candidates and people).
     """
 
-    game: Game
     secrets: tuple[int, ...]
     shown: Mapping[str, Tensor | Batch] = field(default_factory=dict)
 
@@ -99,17 +116,6 @@ class Clients:
     def kind(self) -> str:
         """What the papers call it."""
         return str(getattr(self.game, "kind", "secret"))
-
-    @property
-    def batch(self) -> int:
-        return self.game.batch
-
-    @property
-    def chances(self) -> Tensor:
-        return self.game.chances
-
-    def on(self, data: Dataset) -> Game:
-        return self.game.on(data)
 
     def deal(self, channel: Channel, trials: int, rng: torch.Generator) -> tuple[View, Tensor]:
         if trials != len(self.secrets):

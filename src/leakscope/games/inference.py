@@ -146,6 +146,14 @@ class Distribution:
     def chances(self) -> Tensor:
         return torch.full((self.bins,), 1 / self.bins, dtype=torch.float64)
 
+    def place(self, having: int, size: int) -> int:
+        """The range of the share that ``having`` of ``size`` records make up."""
+        return -(-having * (self.bins - 1) // size)
+
+    def span(self, first: int, last: int) -> tuple[float, float]:
+        """Between which shares ranges lie, from one to another."""
+        return max(first - 1, 0) / (self.bins - 1), last / (self.bins - 1)
+
     def on(self, data: Dataset) -> Distribution:
         return replace(self, data=data)
 
@@ -247,10 +255,11 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
         raise DataError(f"{data.name}: secret {secret!r} has one value only; there is nothing to infer.")
     for name, group in zip(names, groups, strict=True):
         if 0 < len(group) < 2 * batch:
+            fits = f" to {len(group) // 2} or less" if len(group) > 1 else ""
             raise DataError(
                 f"{data.name}: {secret} = {name!r} has {len(group)} records in this split, fewer than "
-                f"2 x batch = {2 * batch}; lower the batch size (--batch), merge rare values or give more "
-                f"records.",
+                f"2 x batch = {2 * batch}; lower the batch size (--batch){fits}, merge rare values or give "
+                f"more records.",
                 public=f"a value of {secret!r} has fewer than 2 x batch = {2 * batch} records in this split; "
                 f"lower the batch size (--batch), merge rare values or give more records.",
             )

@@ -6,7 +6,7 @@ is its output along the direction times the output gradient, its norm follows fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.errors import ArgumentError, require
-from leakscope.core.nouns import Loss, Params
+from leakscope.core.nouns import Layers, Loss, Params
 from leakscope.core.task import as_logits, is_number, task_loss
 from leakscope.gradients.factors import FORMED, Convolution, Factors, Lookup, Rule, patches, widest
 from leakscope.gradients.records import Records
-from leakscope.gradients.whitened import Whitening
+from leakscope.gradients.whitened import Whitening, refuse_unwhitened
 
 PASS = 512  # records in one pass at most
 BUDGET = 2**27  # bytes of a pass, and of gradients where there is no rule
+GRAM_BUDGET = 2**30  # bytes of a layer's gradients whose inner products are asked for
 GRAM = 1.5  # how much more work a Gram matrix may be and still be as fast
 
 Alignment = dict[str, tuple[Tensor, Tensor]]  # name -> (dots (n,), squared norms (n,))
@@ -42,7 +43,7 @@ def alignment(
 
     ``label="sum"`` adds up the gradients of the cross-entropy towards every label (paper 002, label
     unknown), for which the logits' gradient is C p - 1; ``y`` is not looked at then. With a
-    ``whitening`` both are whitened first, and there are weights only, no biases.
+    ``whitening`` both are whitened first, and there are weights of linear layers and convolutions only.
     """
     require(
         set(direction) == set(params), "direction", f"the model's own layers, {list(params)}", list(direction)
@@ -54,8 +55,8 @@ def alignment(
         )
     loss = loss if label == "known" else every_label
     records = Records.of(model, params, x, y, loss=loss)
-    if whitening is not None and not records.products:
-        raise ArgumentError("a whitening needs a model of linear layers and convolutions only.")
+    if whitening is not None:
+        refuse_unwhitened(records)
     along = {name: direction[name].to(p) for name, p in records.params.items()}
     whitening = whitening.to(next(iter(records.params.values()))) if whitening else None
     n = min(PASS, records.at_once(BUDGET, formed=not records.fast))
@@ -66,6 +67,88 @@ def alignment(
         for name in records.params
         if name in parts[0]
     }
+
+
+def whitened_cosines(
+    model: nn.Module,
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    updates: Layers,
+    whitening: Whitening,
+    *,
+    loss: Loss = task_loss,
+) -> dict[str, Tensor]:
+    """Of each layer that can be whitened, by its weight's name: how each record's gradient lies to every one
+    of the updates (u, n), both whitened, over the gradient's length and not the update's."""
+    records = Records.of(model, params, x, y, loss=loss)
+    refuse_unwhitened(records)
+    whitening = whitening.to(next(iter(records.params.values())))
+    n, along = min(PASS, records.at_once(BUDGET, formed=False)), dict[str, list[Tensor]]()
+    parts: dict[str, list[Tensor]] = {}
+    for rows in torch.arange(len(x), device=x.device).split(n):
+        for layer in whitening.layers(records.capture(rows)):
+            name = layer.weight
+            if name not in along:
+                along[name] = [whitening.direction(layer, one.to(layer.a)) for one in updates[name]]
+            dots, squares = _products(layer, *along[name])
+            length = squares.to(widest(x.device)).sqrt()
+            cosines = torch.stack(dots) / length.clamp(min=torch.finfo(length.dtype).tiny)
+            parts.setdefault(name, []).append(torch.where(length > 0, cosines, 0.0))
+    return {name: torch.cat(several, dim=1) for name, several in parts.items()}
+
+
+def whitened_gram(
+    model: nn.Module,
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    update: Params,
+    whitening: Whitening,
+    *,
+    loss: Loss = task_loss,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each layer that can be whitened: the inner products of all records' gradients (n, n), and those
+    with the update (n,), all whitened. Layers that are too large (`list_too_large`) are left out; where
+    no other moved, that is refused."""
+    records = Records.of(model, params, x, y, loss=loss)
+    refuse_unwhitened(records)
+    whitening = whitening.to(next(iter(records.params.values())))
+    kept: dict[str, list[Factors]] = {}
+    moved = {name for name in whitening.inputs if bool(update[name].any())}
+    for rows in torch.arange(len(x), device=x.device).split(min(PASS, records.at_once(BUDGET, formed=False))):
+        for layer in whitening.layers(records.capture(rows)):
+            if not _too_large(layer, len(x)):
+                kept.setdefault(layer.weight, []).append(layer)
+    if moved and moved.isdisjoint(kept):
+        raise ArgumentError(
+            f"x must be so few records that their gradients of a layer that moved take at most "
+            f"{GRAM_BUDGET:,} bytes, got {len(x):,}; take fewer at once (most)."
+        )
+    for name, layers in kept.items():
+        along = whitening.direction(layers[0], update[name].to(layers[0].a))
+        dots = torch.cat([_products(layer, along)[0][0] for layer in layers])
+        if layers[0].convolution is None and layers[0].a.dim() == 2:
+            a, b = (torch.cat([getattr(layer, part) for layer in layers]) for part in ("a", "b"))
+            gram = (a @ a.mT) * (b @ b.mT)
+        else:
+            g = torch.cat([block.flatten(1) for layer in layers for block in layer.blocks()])
+            gram = g @ g.mT
+        yield gram, dots
+
+
+def list_too_large(
+    model: nn.Module, params: Params, x: Tensor, y: Tensor, n: int, *, loss: Loss = task_loss
+) -> list[str]:
+    """The layers that `whitened_gram` leaves out of ``n`` records such as these, by their weights' names."""
+    layers = Records.of(model, params, x, y, loss=loss).capture(torch.arange(len(x), device=x.device))
+    return [layer.weight for layer in layers if isinstance(layer, Factors) and _too_large(layer, n)]
+
+
+def _too_large(layer: Factors, n: int) -> bool:
+    """Whether the gradients of so many records must be formed, and then take more than `GRAM_BUDGET`."""
+    single = layer.convolution is None and layer.a.dim() == 2
+    return not single and layer.shape.numel() * n * layer.a.element_size() > GRAM_BUDGET
 
 
 def by_layer(found: Alignment) -> Alignment:
@@ -96,12 +179,11 @@ def _pass(
         kept = records.keep(rows, budget=BUDGET)
         return {name: _formed(kept["gradient", name], direction[name]) for name in records.params}
     found: Alignment = {}
-    for layer in records.capture(rows):
-        if whitening is not None:
-            assert isinstance(layer, Factors)
-            if first:  # the direction is whitened with the first records
-                direction[layer.weight] = whitening.direction(layer, direction[layer.weight])
-            layer = whitening.layer(layer)
+    captured = records.capture(rows)
+    for layer in captured if whitening is None else whitening.layers(captured):
+        if whitening is not None and first and isinstance(layer, Factors):
+            # the direction is whitened with the first records
+            direction[layer.weight] = whitening.direction(layer, direction[layer.weight])
         found |= align(layer, direction)
     return found
 
@@ -109,8 +191,8 @@ def _pass(
 def align(layer: Rule, direction: Mapping[str, Tensor]) -> Alignment:
     """A layer's records against the direction: name -> dots and squared norms."""
     if isinstance(layer, Factors):
-        found = {layer.weight: _products(layer, direction[layer.weight])}
-        biases = layer.gradients(weight=False)
+        (dots,), squares = _products(layer, direction[layer.weight])
+        found, biases = {layer.weight: (dots, squares)}, layer.gradients(weight=False)
     elif isinstance(layer, Lookup):
         return {layer.weight: _lookup(layer, direction[layer.weight])}
     else:
@@ -142,27 +224,30 @@ def _lookup(layer: Lookup, along: Tensor) -> tuple[Tensor, Tensor]:
     return dots, torch.cat(norms).clamp(min=0)
 
 
-def _products(layer: Factors, along: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients are formed, some at a time, where that is less work than the Gram matrices of both factors
-    over positions; otherwise the direction's own output gives the dots."""
+def _products(layer: Factors, *along: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The dots with each direction, and the squared norms. Gradients are formed, some at a time, where that
+    is less work than the Gram matrices of both factors over positions; otherwise the direction's own output
+    gives the dots."""
     a, b, c, shape = layer.a, layer.b, layer.convolution, layer.shape
     if c is None and a.dim() == 2:
-        return (F.linear(a, along) * b).sum(1), _squared(a) * _squared(b)
+        return [(F.linear(a, one) * b).sum(1) for one in along], _squared(a) * _squared(b)
     groups = 1 if c is None else c.groups
     positions = b[0, 0].numel() if c else b[0].numel() // shape[0]
     inside, outside = shape[1:].numel(), shape[0] // groups
     formed = positions * (inside + outside) >= GRAM * inside * outside
     if formed:
-        parts = [_formed(block, along) for block in layer.blocks()]
-        return torch.cat([dots for dots, _ in parts]), torch.cat([norms for _, norms in parts])
+        parts = [[_formed(block, one) for one in along] for block in layer.blocks()]
+        dots = [torch.cat([part[i][0] for part in parts]) for i in range(len(along))]
+        return dots, torch.cat([part[0][1] for part in parts])
     entries = positions * max(inside * groups, positions * groups)
     pairs = zip(*(part.split(max(1, FORMED // entries)) for part in (a, b)), strict=True)
     if c is None:
-        out, norms = F.linear(a, along), [_gram(*pair) for pair in pairs]
+        norms = [_gram(*pair) for pair in pairs]
+        every = [F.linear(a, one) for one in along]
     else:
-        out = F.conv2d(a, along, None, c.stride, c.padding, c.dilation, c.groups)
         norms = [_convolution_gram(a, b, shape, c) for a, b in pairs]
-    return (out * b).flatten(1).sum(1), torch.cat(norms)
+        every = [F.conv2d(a, one, None, c.stride, c.padding, c.dilation, c.groups) for one in along]
+    return [(out * b).flatten(1).sum(1) for out in every], torch.cat(norms)
 
 
 def _gram(a: Tensor, b: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class JointRecords(ArgumentError):
 class Records:
     """Labelled records, the parameters their gradients are taken at, and how to take them.
 
-    ``fast``: by the rules of layers; otherwise by vmap. ``products``: all layers are linear or convolutions.
+    ``fast``: by the rules of layers; otherwise by vmap. ``whitens``: and some are linear or convolutions.
     ``factored``: weights cheaper to form per batch than per record. ``bytes``: of one record's pass.
     ``last``: maps have their channels last in memory, which takes .8 to .9 of the time on a CPU.
     """
@@ -50,7 +50,7 @@ class Records:
     y: Tensor
     loss: Loss
     fast: bool
-    products: bool
+    whitens: bool
     factored: frozenset[str]
     bytes: int
     last: bool
@@ -98,7 +98,7 @@ class Records:
             y=y,
             loss=loss,
             fast=fast,
-            products=fast and all(call.func in PRODUCTS for call in calls),
+            whitens=fast and any(call.func in PRODUCTS for call in calls),
             factored=frozenset(among.names[id(call.weight)] for call in calls if _pays_to_factor(call)),
             bytes=among.bytes // len(some),
             last=last,

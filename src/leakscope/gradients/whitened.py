@@ -7,7 +7,7 @@ gradient is whitening its two factors: nothing larger than a layer's weight is e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Loss, Params
 from leakscope.core.task import task_loss
-from leakscope.gradients.factors import Factors, widest
+from leakscope.gradients.factors import Factors, Rule, widest
 from leakscope.gradients.records import Records
 
 PASS = 512  # records in one pass at most
@@ -52,6 +52,10 @@ class Whitening:
         parts = [{name: root.to(like) for name, root in part.items()} for part in (self.inputs, self.outputs)]
         return Whitening(*parts)
 
+    def layers(self, every: Iterable[Rule]) -> Iterator[Factors]:
+        """Those of the layers that can be whitened, in these coordinates."""
+        return (self.layer(layer) for layer in every if isinstance(layer, Factors))
+
     def layer(self, layer: Factors) -> Factors:
         """The layer's factors in these coordinates. Its bias, whose gradient is b alone, is left out."""
         groups = layer.convolution.groups if layer.convolution else 1
@@ -75,21 +79,27 @@ class Whitening:
 def moments(model: nn.Module, params: Params, x: Tensor, y: Tensor, *, loss: Loss = task_loss) -> Moments:
     """The moments of these records' gradients, from one forward and one backward pass of each."""
     records = Records.of(model, params, x, y, loss=loss)
-    if not records.products:
-        raise ArgumentError(
-            "whitening needs a model whose parameters all belong to linear layers and convolutions, each "
-            "used once, and this one has others; use the cosine."
-        )
+    refuse_unwhitened(records)
     inputs: dict[str, Tensor] = {}
     outputs: dict[str, Tensor] = {}
     at_once = min(PASS, records.at_once(BUDGET, formed=False))
     for rows in torch.arange(len(x), device=x.device).split(at_once):
         for layer in records.capture(rows):
-            assert isinstance(layer, Factors)
+            if not isinstance(layer, Factors):  # scales and shifts of normalisations, embeddings
+                continue
             for moment, part in ((inputs, layer.a), (outputs, layer.b)):
                 term = _second(part, layer).div_(len(x))
                 moment[layer.weight] = moment[layer.weight].add_(term) if layer.weight in moment else term
     return Moments(inputs, outputs)
+
+
+def refuse_unwhitened(records: Records) -> None:
+    """Refuse a model of which no layer can be whitened: a product of factors that is used once."""
+    if not records.whitens:
+        raise ArgumentError(
+            "whitening needs linear layers or convolutions, and layers that are each used once and have a "
+            "rule, and this model has others; use the cosine."
+        )
 
 
 def _second(part: Tensor, layer: Factors) -> Tensor:

@@ -9,18 +9,21 @@ The recording is what `leakscope.Recording` reads. Both are made for Flower's me
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.core.errors import DataError, MissingExtra, require
+from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, MissingExtra, require
 from leakscope.core.nouns import Defense, Params
 from leakscope.core.rng import seeded
-from leakscope.training.recording import Recorder, Recording
+from leakscope.training.recording import Recorder
+from leakscope.training.recording.index import INDEX, STATISTICS
 from leakscope.training.step import on_updates
 
 try:
@@ -35,6 +38,7 @@ except ImportError as error:
 
 __all__ = ["defense_mod", "recording_strategy"]
 
+LOG = logging.getLogger("leakscope")
 SAMPLES = "num-examples"  # Flower's own key for the number of records a client trained on
 UPLOADS = "leakscope.uploads"  # where a client's state counts what it has sent
 
@@ -58,8 +62,19 @@ def recording_strategy(
     sent as a list; without it every array is a layer. ``rate`` and ``local_steps`` are what the
     clients train with, if they all do. A client is called by its node id or by what its reply says
     under the key ``client``, in a metric or a config record. Replies that are errors, or that say
-    they trained on no record, are left out. A folder holds one run.
+    they trained on no record, are left out. Array records beside the one with the parameters, such as
+    control variates, are recorded too. A folder holds one run.
+
+    Training never stops for the recording: what cannot be recorded is logged, and left out.
     """
+    if not isinstance(strategy, Strategy):
+        raise ArgumentError(
+            f"recording_strategy.strategy must be one of flwr.serverapp.strategy, got "
+            f"{type(strategy).__module__}.{type(strategy).__name__}; Flower's older strategies are not "
+            f"recorded: use the one of the same name there, or call leakscope.Recorder in aggregate_fit."
+        )
+    if (Path(folder) / INDEX).exists():
+        raise DataError(f"folder {str(folder)!r} already holds a recording; choose another.")
     recorder = {"model_name": model_name, "rate": rate, "local_steps": local_steps}
     return _Recorded(strategy, Path(folder), model, client, recorder)
 
@@ -79,6 +94,7 @@ class _Recorded(Strategy):
         self._options = options
         self._recorder: Recorder | None = None
         self._configure, self._aggregate = strategy.configure_train, strategy.aggregate_train
+        self._counted, self._last = _counting_key(strategy), 0
 
     def start(self, *arguments: Any, **options: Any) -> Result:
         """The strategy's own loop, which need not be Flower's, over the two recording methods."""
@@ -90,8 +106,8 @@ class _Recorded(Strategy):
             for name in ours:
                 del vars(self.strategy)[name]
         if self._recorder is not None and result.arrays:
-            final = Recording(self._folder).rounds[-1] + 1
-            self._recorder.global_model(final, _tensors(result.arrays, self._model))
+            with _logged("the final model"):
+                self._recorder.global_model(self._last + 1, _tensors(result.arrays, self._model))
         return result
 
     def configure_train(
@@ -99,7 +115,9 @@ class _Recorded(Strategy):
     ) -> Iterable[Message]:
         messages = list(self._configure(server_round, arrays, config, grid))
         if messages:
-            self._sent(server_round, messages)
+            self._last = server_round
+            with _logged(f"round {server_round}"):
+                self._sent(server_round, messages)
         return messages
 
     def aggregate_train(
@@ -108,7 +126,8 @@ class _Recorded(Strategy):
         replies = list(replies)
         for reply in replies:
             if not reply.has_error():
-                self._received(server_round, reply)
+                with _logged(f"the reply of node {reply.metadata.src_node_id} in round {server_round}"):
+                    self._received(server_round, reply)
         return self._aggregate(server_round, replies)
 
     def configure_evaluate(
@@ -133,28 +152,45 @@ class _Recorded(Strategy):
         tensors = _tensors(sent[0], self._model)
         if self._recorder is None:
             for name, tensor in tensors.items():
-                if self._model is None and not tensor.is_floating_point():
+                named = name.rpartition(".")[2] in STATISTICS
+                if self._model is None and not named and not tensor.is_floating_point():
                     raise DataError(
                         f"array {name!r} holds {tensor.dtype}, so it is no parameter that can be updated; "
                         f"give recording_strategy the model, so that it can tell parameters from buffers."
                     )
             layers = tensors if self._model is None else self._model
             self._recorder = Recorder(self._folder, layers, writer="flower", **self._options)
-        if server_round in Recording(self._folder).rounds:  # clients of two runs would share a round
-            raise DataError(
-                f"folder {str(self._folder)!r} already holds round {server_round} of a run; choose another."
-            )
         self._recorder.global_model(server_round, tensors)
 
     def _received(self, server_round: int, reply: Message) -> None:
         node = reply.metadata.src_node_id
         whose = f"the reply of node {node} in round {server_round}"
-        tensors, samples = _tensors(_model_in(reply.content, whose), self._model), _samples(reply, whose)
+        tensors, records = _tensors(_model_in(reply.content, whose), self._model), reply.content.array_records
+        main = _model_key(reply.content, whose)
+        further = {key: _tensors(record, self._model) for key, record in records.items() if key != main}
         if self._recorder is None:
             raise DataError(f"{whose} answers no recorded round; call configure_train first.")
         name = _said(reply.content, self._client) if self._client else None
+        samples = _samples(reply, whose, self._counted)
         if samples:
-            self._recorder.update(server_round, str(node if name is None else name), tensors, samples=samples)
+            client = str(node if name is None else name)
+            self._recorder.update(server_round, client, tensors, samples=samples, further=further)
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """Training goes on whatever becomes of the recording."""
+    try:
+        yield
+    except (LeakscopeError, OSError, ValueError) as error:
+        LOG.error("leakscope has not recorded %s: %s", what, error)
+
+
+def _counting_key(strategy: Strategy) -> str:
+    """The key under which a strategy, or the one that it wraps, reads how many records a reply is worth."""
+    while (inner := getattr(strategy, "strategy", None)) is not None:
+        strategy = inner
+    return str(getattr(strategy, "weighted_by_key", SAMPLES))
 
 
 def defense_mod(defense: Defense, *, seed: int | None = None, scale: float = 1.0) -> Mod:
@@ -166,10 +202,12 @@ def defense_mod(defense: Defense, *, seed: int | None = None, scale: float = 1.0
     moves every parameter by 1 a round. The learning rate (times the local steps) as scale lets it act
     on what one step's gradient is: `Sign` then moves parameters by that much.
 
-    Every floating-point array is defended, buffers included; metrics are sent as they are. Where
-    something does not fit, the client answers with an error and sends nothing. Noise is drawn from the
-    system by default. Whoever knows ``seed``, as the server does that ships the app, can take the noise
-    away: it is for experiments, where the n-th upload of a partition then has the same noise in every run.
+    Every floating-point array is defended but batch statistics (``running_mean``, ``running_var``), which
+    a defense of updates would make meaningless: they and the metrics are sent AS THEY ARE, and tell of the
+    client's records what they tell. Where something does not fit, the client answers with an error and
+    sends nothing. Noise is drawn from the system by default. Whoever knows ``seed``, as the server does that
+    ships the app, can take the noise away: it is for experiments, where the n-th upload of a partition then
+    has the same noise in every run.
 
     What acts inside training (DPSGD, VIB) is refused: give it to the client's own training, such as
     ``leakscope.training.fit(..., defense=...)``. Clipping and noising a whole update protects no single
@@ -192,7 +230,7 @@ def defense_mod(defense: Defense, *, seed: int | None = None, scale: float = 1.0
             )
         ((key, record),) = records.items()
         trained, rng = _tensors(record), _generator(seed, context)
-        samples = _samples(reply, "the client's reply")
+        samples = _samples(reply, "the client's reply", SAMPLES)
         sent = _defended(defense, received, trained, rng, scale=scale, batch=max(1, samples))
         reply.content[key] = ArrayRecord(sent)
         return reply
@@ -214,7 +252,7 @@ def _defended(
     update = {
         name: (received[name].double() - tensor.double())[None] / scale
         for name, tensor in trained.items()
-        if tensor.is_floating_point()
+        if tensor.is_floating_point() and name.rpartition(".")[2] not in STATISTICS
     }
     released = defense.release(update, None, rng, batch=batch)
     sent = dict(trained)
@@ -236,13 +274,17 @@ def _generator(seed: int | None, context: Context) -> torch.Generator:
 
 def _model_in(content: RecordDict, whose: str) -> ArrayRecord:
     """The one array record of a message, or of several the one with Flower's default name."""
+    return content.array_records[_model_key(content, whose)]
+
+
+def _model_key(content: RecordDict, whose: str) -> str:
     records = dict(content.array_records)
     if len(records) != 1 and "arrays" not in records:
         raise DataError(
             f"{whose} must hold one array record, or one called 'arrays', and it holds "
             f"{', '.join(records) or 'none'}; name the parameters 'arrays'."
         )
-    return records["arrays"] if "arrays" in records else next(iter(records.values()))
+    return "arrays" if "arrays" in records else next(iter(records))
 
 
 def _tensors(record: ArrayRecord, model: nn.Module | None = None) -> dict[str, Tensor]:
@@ -264,11 +306,11 @@ def _said(content: RecordDict, key: str) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _samples(reply: Message, whose: str) -> int:
-    said = _said(reply.content, SAMPLES)
+def _samples(reply: Message, whose: str, key: str) -> int:
+    said = _said(reply.content, key)
     if not isinstance(said, int) or isinstance(said, bool) or said < 0:
         raise DataError(
-            f"{whose} must say in its metrics, under {SAMPLES!r}, how many records it trained on, got "
-            f"{said!r}; add MetricRecord({{{SAMPLES!r}: n}})."
+            f"{whose} must say in its metrics, under {key!r}, how many records it trained on, got "
+            f"{said!r}; add MetricRecord({{{key!r}: n}})."
         )
     return said

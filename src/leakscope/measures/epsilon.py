@@ -8,13 +8,13 @@ Logarithms are natural. Epsilon is of the pair of records that was played, at th
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from leakscope.core.errors import MissingExtra, require
+from leakscope.core.errors import require
 from leakscope.core.nouns import Estimate, Transcript
 from leakscope.measures.success import one_vs_rest
 
@@ -22,6 +22,9 @@ Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _FEWEST = 10  # trials of each secret; fewer certify nothing at any usual level
+_CHOOSING = 5  # one trial in so many chooses what the others test
+_LUCK = 0.1  # one-sided error of the limits by which it is chosen
+_ASIDE = 0.01  # of the error, for the rate that delta is held against
 
 
 def epsilon_lower_bound(
@@ -33,14 +36,19 @@ def epsilon_lower_bound(
 ) -> Estimate:
     """The epsilon that the trials certify: ``low`` is below the true one with probability ``level``.
 
-    Trials are independent given their secrets. The threshold is chosen on the first half of either
-    secret's trials and tested on the second, so choosing costs no validity; trials are exchangeable, so
-    the halves need not be random.
+    Trials are independent given their secrets, and as many of either are used. What to test is chosen on the
+    first fifth of either secret's trials and tested on the others, so choosing costs no validity; trials are
+    exchangeable, so it need not be drawn which they are.
 
-    ``"any"`` assumes no more: max of log((1 - delta - FPR) / FNR) and log((1 - delta - FNR) / FPR)
-    (paper 000, section 7) at upper Clopper-Pearson limits, each at half the error. It cannot be tight
-    at small delta: the outputs whose likelihood ratio reaches e^epsilon have a chance of about delta,
-    far too rare to be counted, and the outputs that can be counted tell less.
+    ``"any"`` assumes no more. A test says b = 1 from a threshold on, or b = 0 below it, and nothing
+    elsewhere. Where it is right at rate R and wrong at rate W, epsilon is at least log((R - delta) / W)
+    (paper 000, section 7, for either error). Of the trials in which it speaks the share W / (R + W) is wrong:
+    one count, and one Clopper-Pearson limit at 99% of the error, while a limit for R at the rest is held
+    against delta. With as many trials of either secret the count is less spread than a binomial, and the
+    error was not exceeded for any two rates of a grid, at 5, 30 and 120 trials of either, with every count at
+    its exact chance: shown there, and not proven for all rates. It cannot be tight at
+    small delta: the outputs whose likelihood ratio reaches e^epsilon have a chance of about delta, far too
+    rare to be counted, and the outputs that can be counted tell less.
 
     ``"gaussian"`` assumes that the two records are exactly as hard to tell apart as N(0, 1) and N(mu, 1)
     (the trade-off curve G_mu of Dong et al. 2022): the Gaussian mechanism, composed or not, without
@@ -58,22 +66,22 @@ def epsilon_lower_bound(
     require(
         trade_off in ("any", "gaussian"), "epsilon_lower_bound.trade_off", "'any' or 'gaussian'", trade_off
     )
-    (choose0, test0), (choose1, test1) = map(_halves, _scores(transcript, "epsilon_lower_bound"))
-    method = "threshold from one half, Clopper-Pearson on the other"
+    choose, test = _parted(*_scores(transcript, "epsilon_lower_bound"))
+    n = len(test[0])
+    method = "test chosen on a fifth, Clopper-Pearson on the others"
     if trade_off == "any":
-        n = len(test0), len(test1)
-        wrong = _errors(test0, test1, _best_threshold(choose0, choose1, delta=delta, level=level))
-        value = float(_epsilon(*_rates(*wrong, n), delta=delta))
-        low = float(_epsilon(*_limits(*wrong, n, level=level), delta=delta))
-        high = _certifiable(n, delta=delta, level=level)
+        threshold, above = _best_test(choose, n, delta=delta, level=level)
+        wrong, right = _answers(*_errors(*test, threshold), n, above=above)
+        value = float(_ratio(right / n - delta, wrong / n))
+        low = float(_certified(wrong, right, n, delta=delta, level=level))
+        high = float(_certified(0, n, n, delta=delta, level=level))
     else:
         way_out = "use trade_off='any'"  # only a binomial's far tail is above that of two unequal rates
         require(level >= 0.75, "epsilon_lower_bound.level", "at least 0.75", level, way_out=way_out)
-        m = min(len(test0), len(test1))
-        k = sum(_errors(test0[:m], test1[:m], _least_wrong(choose0, choose1)))
-        value = _gaussian_from_error(k / (2 * m), delta)
-        low = _gaussian_from_error(float(_upper(k, 2 * m, 1 - level)), delta)
-        high = _gaussian_from_error(float(_upper(0, 2 * m, 1 - level)), delta)
+        k = sum(_errors(*test, _least_wrong(*choose)))
+        value = _gaussian_from_error(k / (2 * n), delta)
+        low = _gaussian_from_error(float(_upper(k, 2 * n, 1 - level)), delta)
+        high = _gaussian_from_error(float(_upper(0, 2 * n, 1 - level)), delta)
         method += ", Gaussian trade-off assumed"
     value, low, high = max(value, 0.0), max(low, 0.0), max(high, 0.0)
     name = f"epsilon at delta {delta:g}"
@@ -101,14 +109,13 @@ def epsilon_point(transcript: Transcript, *, delta: float) -> float:
 def saturation(trials: int, delta: float, level: float = 0.95) -> float:
     """The largest ``epsilon_lower_bound(trade_off="any")`` that so many trials could ever certify.
 
-    It is what no error at all on the tested half attains, with equally many trials of both secrets:
-    about ln(trials / 4) - 1.3 at level .95. An epsilon above it cannot be confirmed, whoever attacks."""
+    It is what no error at all on the tested trials attains, with equally many of both secrets: about
+    ln(trials) - 2 at level .95. An epsilon above it cannot be confirmed, whoever attacks."""
     require(trials >= 2 * _FEWEST, "saturation.trials", f"at least {2 * _FEWEST}", trials)
     _check(delta, "saturation.delta")
     _check(level, "saturation.level")
-    classes = trials // 2, trials - trials // 2
-    tested = classes[0] - classes[0] // 2, classes[1] - classes[1] // 2
-    return max(_certifiable(tested, delta=delta, level=level), 0.0)
+    n = trials // 2 - _chosen(trials // 2)
+    return max(float(_certified(0, n, n, delta=delta, level=level)), 0.0)
 
 
 def classical_epsilon(clip: float, std: float, delta: float) -> float:
@@ -153,40 +160,6 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     )
 
 
-def composed_epsilon(
-    noise_multiplier: float, delta: float, *, steps: int, sampling: float = 1.0, replaced: bool = False
-) -> float:
-    """The epsilon of a whole run of DP-SGD: ``steps`` Gaussian releases, each of records drawn with
-    chance ``sampling``, their noise ``noise_multiplier`` times the clipping norm.
-
-    Neighbours differ by one record added or removed, so that mu = 1 / noise_multiplier per step; one
-    that is ``replaced`` can move the sum twice as far. Exact for sampling 1, where steps compose to
-    mu sqrt(steps) (Dong et al. 2022, corollary 3.3); for Poisson sampling the privacy loss
-    distribution of dp-accounting, which rounds up."""
-    way_out = "without noise epsilon is infinite"
-    argument, noisy = "composed_epsilon.noise_multiplier", 0 < noise_multiplier < math.inf
-    require(noisy, argument, "positive and finite", noise_multiplier, way_out=way_out)
-    _check(delta, "composed_epsilon.delta")
-    require(steps >= 1 and steps == int(steps), "composed_epsilon.steps", "a whole number from 1 on", steps)
-    require(0 < sampling <= 1, "composed_epsilon.sampling", "in (0, 1]", sampling)
-    mu = (2 if replaced else 1) / noise_multiplier
-    unsampled = gaussian_epsilon(math.sqrt(steps) * mu, delta)
-    if sampling == 1:
-        return unsampled
-    try:
-        import dp_accounting  # type: ignore[import-untyped]
-        from dp_accounting.pld import PLDAccountant  # type: ignore[import-untyped]
-    except ImportError as error:
-        line = "composed_epsilon with sampling below 1 needs dp-accounting; run: pip install dp-accounting"
-        raise MissingExtra(line) from error
-    step = dp_accounting.PoissonSampledDpEvent(sampling, dp_accounting.GaussianDpEvent(noise_multiplier))
-    neighbours = dp_accounting.NeighboringRelation
-    relation = neighbours.REPLACE_ONE if replaced else neighbours.ADD_OR_REMOVE_ONE
-    grid = 1e-4 * max(1.0, mu**2)  # losses grow with 1 / noise^2; so may their rounding
-    accountant = PLDAccountant(relation, value_discretization_interval=grid)
-    return min(float(accountant.compose(step, int(steps)).get_epsilon(delta)), unsampled)
-
-
 def _check(chance: float, argument: str) -> None:
     require(0 < chance < 1, argument, "between 0 and 1", chance)
 
@@ -213,8 +186,15 @@ def _scores(transcript: Transcript, caller: str) -> tuple[Array, Array]:
     return finite[~labels[0]], finite[labels[0]]
 
 
-def _halves(scores: Array) -> tuple[Array, Array]:
-    return scores[: len(scores) // 2], scores[len(scores) // 2 :]
+def _parted(zeros: Array, ones: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Trials to choose on and trials to test on, as many of either secret."""
+    most = min(len(zeros), len(ones))
+    first = _chosen(most)
+    return (zeros[:first], ones[:first]), (zeros[first:most], ones[first:most])
+
+
+def _chosen(trials: int) -> int:
+    return max(trials // _CHOOSING, _FEWEST // 2)
 
 
 def _roc(negatives: Array, positives: Array) -> tuple[Array, Counts, Counts]:
@@ -242,18 +222,38 @@ def _errors(negatives: Array, positives: Array, threshold: float) -> tuple[int, 
 
 
 def _least_wrong(negatives: Array, positives: Array) -> float:
+    """The middle of all scores, which is best for two equal shapes, unless another threshold makes clearly
+    fewer errors: the best of many is a lucky one."""
     thresholds, false_alarms, misses = _corners(negatives, positives)
-    return float(thresholds[np.argmin(false_alarms / len(negatives) + misses / len(positives))])
+    wrong = false_alarms + misses
+    middle = float(np.median(np.concatenate([negatives, positives])))
+    best, clear = int(np.argmin(wrong)), 2 * math.sqrt(len(negatives))
+    if sum(_errors(negatives, positives, middle)) - wrong[best] > clear:
+        return float(thresholds[best])
+    return middle
 
 
-def _best_threshold(negatives: Array, positives: Array, *, delta: float, level: float) -> float:
-    """Where these trials would certify most: limits and all, so that luck with few errors counts little."""
-    thresholds, false_alarms, misses = _corners(negatives, positives)
-    n = len(negatives), len(positives)
+def _best_test(choose: tuple[Array, Array], n: int, *, delta: float, level: float) -> tuple[float, bool]:
+    """The threshold, and whether to speak above it, where so many trials would certify most if they went as
+    those to choose on, but for luck: the share of wrong answers is taken at its limit."""
+    thresholds, false_alarms, misses = _corners(*choose)
     moved = (np.diff(_bucket(false_alarms)) != 0) | (np.diff(_bucket(misses)) != 0)
     tried = np.append(True, moved)  # of thresholds that differ by less than noise, the first
-    limits = _limits(false_alarms[tried], misses[tried], n, level=level)
-    return float(thresholds[tried][np.argmax(_epsilon(*limits, delta=delta))])
+    scale = n / len(choose[0])
+    found = []
+    for above in (True, False):
+        wrong, right = _answers(false_alarms[tried], misses[tried], len(choose[0]), above=above)
+        spoken, share = scale * (wrong + right), _upper(wrong, wrong + right, _LUCK)
+        sure = _certified(spoken * share, spoken * (1 - share), n, delta=delta, level=level)
+        best = int(np.argmax(sure))
+        found.append((float(sure[best]), float(thresholds[tried][best]), above))
+    _, threshold, above = max(found)
+    return threshold, above
+
+
+def _answers(false_alarms: Any, misses: Any, n: int, *, above: bool) -> tuple[Any, Any]:
+    """How often a test is wrong and right that speaks above its threshold, or below it."""
+    return (false_alarms, n - misses) if above else (misses, n - false_alarms)
 
 
 def _bucket(counts: Counts) -> Counts:
@@ -264,33 +264,33 @@ def _bucket(counts: Counts) -> Counts:
 
 def _epsilon(fpr: Array, fnr: Array, *, delta: float) -> Array:
     """The paper's formula; minus infinity where the rates say nothing, beyond any other at rate 0."""
-    tiny = np.finfo(np.float64).tiny
-    one = np.maximum(1 - delta - fpr, 0) / np.maximum(fnr, tiny)
-    other = np.maximum(1 - delta - fnr, 0) / np.maximum(fpr, tiny)
+    return np.maximum(_ratio(1 - delta - fpr, fnr), _ratio(1 - delta - fnr, fpr))
+
+
+def _ratio(right: Any, wrong: Any) -> Array:
+    """log(right / wrong)."""
     with np.errstate(divide="ignore"):
-        return np.asarray(np.log(np.maximum(one, other)))
+        return np.asarray(np.log(np.maximum(right, 0) / np.maximum(wrong, np.finfo(np.float64).tiny)))
+
+
+def _certified(wrong: Any, right: Any, n: int, *, delta: float, level: float) -> Array:
+    """The lower limit of log((R - delta) / W) after so many wrong and right of n trials of either secret."""
+    error = 1 - level
+    share = _upper(wrong, wrong + right, (1 - _ASIDE) * error)
+    least = 1 - _upper(n - np.asarray(right), n, _ASIDE * error)
+    kept = 1 - delta / np.maximum(least, np.finfo(np.float64).tiny)
+    return _ratio((1 - share) * kept, share)
 
 
 def _rates(false_alarms: Counts | int, misses: Counts | int, n: tuple[int, int]) -> tuple[Array, Array]:
     return np.asarray(false_alarms) / n[0], np.asarray(misses) / n[1]
 
 
-def _limits(
-    false_alarms: Counts | int, misses: Counts | int, n: tuple[int, int], *, level: float
-) -> tuple[Array, Array]:
-    """Upper limits of FPR and FNR that hold together at ``level``."""
-    return _upper(false_alarms, n[0], (1 - level) / 2), _upper(misses, n[1], (1 - level) / 2)
-
-
-def _upper(k: Counts | int, n: int, error: float) -> Array:
+def _upper(k: Any, n: Any, error: float) -> Array:
     """Clopper and Pearson's one-sided upper limit of a rate, after k of n; 1 if k = n."""
     k = np.asarray(k)
-    limit = special.betaincinv(k + 1.0, np.maximum(n - k, 1.0), 1 - error)
+    limit = special.betaincinv(k + 1.0, np.maximum(n - k, np.finfo(np.float64).tiny), 1 - error)
     return np.where(k < n, limit, 1.0)
-
-
-def _certifiable(n: tuple[int, int], *, delta: float, level: float) -> float:
-    return float(_epsilon(*_limits(0, 0, n, level=level), delta=delta))
 
 
 def _gaussian_from_error(rate: float, delta: float) -> float:

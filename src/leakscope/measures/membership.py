@@ -38,17 +38,17 @@ def p_values(transcript: Transcript) -> Tensor:
     return (1 + above).double() / (1 + len(null))
 
 
-def t_test_p_values(transcript: Transcript) -> Tensor:
-    """The paper's test: the held-out non-members' scores taken for normal, Student's t for one more
-    draw. Valid only as far as they are normal."""
-    null, n = _null(transcript).double(), len(_null(transcript))
-    spread = float(null.std()) * (1 + 1 / n) ** 0.5
-    if spread == 0:
-        raise DataError(
-            "the held-out non-members all have the same score, and a t-test needs some spread; use p_values."
-        )
-    t = (transcript.guesses.double() - null.mean()) / spread
-    return torch.from_numpy(stats.t.sf(t.numpy(), n - 1))
+def t_test_as_printed(
+    transcript: Transcript, *, rounds: int, fpr: float = 0.01, level: float = 0.95
+) -> tuple[Estimate, Estimate]:
+    """The paper's test as it is printed: scores are Student's t of a record's ``rounds`` against 0
+    (`Cosine(over="t")`), and a p-value of at most ``fpr`` calls a member. The rates among non-members and
+    among members that this has in fact. The first is far above ``fpr``: a record's cosines lie to one side
+    in all rounds alike, members' and others', so that they are no independent draws around 0."""
+    require(rounds >= 2, "t_test_as_printed.rounds", "at least 2", rounds)
+    require(0 < fpr < 1, "t_test_as_printed.fpr", "between 0 and 1", fpr)
+    called = torch.from_numpy(stats.t.sf(transcript.guesses.double().numpy(), rounds - 1)) <= fpr
+    return _rates(transcript, called, fpr, level)
 
 
 def conformal(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95) -> tuple[Estimate, Estimate]:
@@ -62,7 +62,11 @@ def conformal(transcript: Transcript, *, fpr: float = 0.01, level: float = 0.95)
             f"a false positive rate of {fpr:g} needs at least {needed} held-out non-members, got "
             f"{len(null)}; give more, or ask for a rate of at least {1 / (len(null) + 1):.3g}."
         )
-    called = p_values(transcript) <= fpr * (1 + 1e-12)
+    return _rates(transcript, p_values(transcript) <= fpr * (1 + 1e-12), fpr, level)
+
+
+def _rates(transcript: Transcript, called: Tensor, fpr: float, level: float) -> tuple[Estimate, Estimate]:
+    """Among non-members, and among members."""
     names = f"false positive rate at nominal {fpr:.0%}", f"true positive rate at nominal {fpr:.0%}"
     groups = called[transcript.secrets == 0], called[transcript.secrets == 1]
     return _share(names[0], groups[0], level), _share(names[1], groups[1], level)

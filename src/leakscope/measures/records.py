@@ -7,6 +7,8 @@ Records of one batch are found or lost together, so an interval counts a batch a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from scipy import stats
 from scipy.optimize import linear_sum_assignment
@@ -19,21 +21,80 @@ from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
 WITHIN = 0.05
 
 
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """Which cells (t, k, columns) of the originals came back, which would if the commonest public value were
+    said of every record, which guess (t, k) is matched to each original, and whether it was certified."""
+
+    columns: tuple[str, ...]
+    right: Tensor
+    mode: Tensor
+    order: Tensor
+    certified: Tensor | None
+
+    @property
+    def exact(self) -> Tensor:
+        """Which records (t, k) came back in every cell."""
+        return self.right.all(2)
+
+    @property
+    def proofs(self) -> Tensor:
+        require(self.certified is not None, "the transcript", "of an attack that certifies records", "none")
+        assert self.certified is not None
+        return self.certified
+
+    def exact_share(self, level: float = 0.95) -> Estimate:
+        return _share("exact", self.exact.double().mean(1), level)
+
+    def certified_share(self, level: float = 0.95) -> Estimate:
+        return _share("exact and certified", (self.proofs & self.exact).double().mean(1), level)
+
+    def false_certificates(self, level: float = 0.95) -> Estimate:
+        wrong = self.proofs & ~self.exact
+        count, t, tail = int(wrong.sum()), len(wrong), (1 - level) / 2
+        low = float(stats.chi2.ppf(tail, 2 * count)) / 2 if count else 0.0
+        high = float(stats.chi2.isf(tail, 2 * count + 2)) / 2
+        return Estimate("false certificates a batch", count / t, low / t, high / t, level, t, "Poisson")
+
+    def cells(self, level: float = 0.95) -> dict[str, tuple[Estimate, Estimate]]:
+        """Of all columns under "all", then of each: the share of cells that are right, and by the mode."""
+        pair = [self.right.double(), self.mode.double()]
+        parts = {"all": [part.mean((1, 2)) for part in pair]}
+        parts |= {name: [part[:, :, i].mean(1) for part in pair] for i, name in enumerate(self.columns)}
+        return {
+            name: (_share("right cells", one, level), _share("right by the mode", other, level))
+            for name, (one, other) in parts.items()
+        }
+
+
+def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
+    """Records (t, k, d), what was said of them, and what the attack says of each that it gives."""
+    return Transcript(secrets, records, torch.empty(0), status=status)
+
+
+def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
+    """Guesses and originals held against each other, once for all that is asked of them."""
+    right, order = _right(transcript, public, within)
+    guess = torch.stack([_mode(public, column) for column in public.columns], dim=0).sum(0)
+    said = [_cells(guess[None], originals, public, within)[:, 0] for originals in transcript.secrets]
+    certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
+    return Matched(
+        tuple(column.name for column in public.columns), right, torch.stack(said), order, certified
+    )
+
+
 def exact_records(
     transcript: Transcript, public: Dataset, *, within: float = WITHIN, level: float = 0.95
 ) -> Estimate:
     """The share of records that came back exactly: every category, and every number."""
-    right, _ = _right(transcript, public, within)
-    return _share("exact", right.all(2).double().mean(1), level)
+    return match(transcript, public, within=within).exact_share(level)
 
 
 def certified_records(
     transcript: Transcript, public: Dataset, *, within: float = WITHIN, level: float = 0.95
 ) -> Estimate:
     """The share of records that came back exactly and that the attack had certified."""
-    right, order = _right(transcript, public, within)
-    certified = _certified(transcript).gather(1, order) & right.all(2)
-    return _share("exact and certified", certified.double().mean(1), level)
+    return match(transcript, public, within=within).certified_share(level)
 
 
 def false_certificates(
@@ -41,12 +102,7 @@ def false_certificates(
 ) -> Estimate:
     """How many records in a batch the attack certified that are not there, with the exact Poisson
     interval."""
-    right, order = _right(transcript, public, within)
-    wrong = _certified(transcript).gather(1, order) & ~right.all(2)
-    count, t, tail = int(wrong.sum()), len(wrong), (1 - level) / 2
-    low = float(stats.chi2.ppf(tail, 2 * count)) / 2 if count else 0.0
-    high = float(stats.chi2.isf(tail, 2 * count + 2)) / 2
-    return Estimate("false certificates a batch", count / t, low / t, high / t, level, t, "Poisson")
+    return match(transcript, public, within=within).false_certificates(level)
 
 
 def right_cells(
@@ -54,22 +110,7 @@ def right_cells(
 ) -> dict[str, tuple[Estimate, Estimate]]:
     """Column by column, and of all under "all": the share of cells that are right, and the share that are if
     the commonest public value is said of every record."""
-    right, _ = _right(transcript, public, within)
-    guess = torch.stack([_mode(public, column) for column in public.columns], dim=0)
-    said = _cells(guess.sum(0).expand_as(transcript.secrets), transcript.secrets, public, within)
-    found = {}
-    for i, column in enumerate(public.columns):
-        pair = (part[:, :, i].double().mean(1) for part in (right, said))
-        one, other = pair
-        found[column.name] = (_share("right cells", one, level), _share("right by the mode", other, level))
-    one, other = (part.double().mean((1, 2)) for part in (right, said))
-    return {"all": (_share("right cells", one, level), _share("right by the mode", other, level)), **found}
-
-
-def _certified(transcript: Transcript) -> Tensor:
-    require(transcript.status is not None, "the transcript", "of an attack that certifies records", "none")
-    assert transcript.status is not None
-    return transcript.status == CERTIFIED
+    return match(transcript, public, within=within).cells(level)
 
 
 def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tensor, Tensor]:
@@ -78,10 +119,8 @@ def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tens
     require(within > 0, "within", "above 0", within)
     rights, orders = [], []
     for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        k = len(originals)
-        pairs = guesses[None].expand(k, k, -1), originals[:, None].expand(k, k, -1)
-        cells = _cells(*pairs, public, within)
-        worth = cells.double().mean(2) + k * cells.all(2)
+        cells = _cells(guesses, originals, public, within)
+        worth = cells.double().mean(2) + len(originals) * cells.all(2)
         rows, order = linear_sum_assignment(-worth.numpy())
         rights.append(cells[torch.from_numpy(rows), torch.from_numpy(order)])
         orders.append(torch.from_numpy(order))
@@ -89,16 +128,17 @@ def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tens
 
 
 def _cells(guesses: Tensor, originals: Tensor, public: Dataset, within: float) -> Tensor:
-    """Whether each cell of guesses is that of the originals: (..., columns)."""
+    """Which cells (k, g, columns) of each of k originals each of g guesses has."""
     parts = []
     for column in public.columns:
-        one, other = (x[..., column.start : column.stop].double() for x in (guesses, originals))
-        if column.stop - column.start > 1:
-            parts.append((one - other).abs().amax(-1) < 0.5)
-        else:
+        one, other = (x[:, column.start : column.stop].double() for x in (originals, guesses))
+        if column.values and column.stop - column.start > 1:
+            parts.append(torch.cdist(one, other, p=torch.inf) < 0.5)
+        else:  # a number, and whether it is missing
             spread = public.x[:, column.start].double().std(correction=0)
-            far = within * (float(spread) or 1.0)
-            parts.append((one - other).abs()[..., 0] <= far)
+            near = torch.cdist(one[:, :1], other[:, :1]) <= within * (float(spread) or 1.0)
+            marks = one[:, 1:], other[:, 1:]
+            parts.append(near & (torch.cdist(*marks, p=torch.inf) < 0.5) if one.shape[1] > 1 else near)
     return torch.stack(parts, dim=-1)
 
 

@@ -51,7 +51,12 @@ def open_page(
         helps=advise(briefs, answer),
         steps=answer.steps if answer else (),
         assumed=_short(brief.assumed for brief in briefs),
-        untested=[*_lost(results, missing), *_each(brief.untested for brief in briefs), *_unasked(results)],
+        untested=[
+            *_lost(results, missing),
+            *list_too_small(results),
+            *_each(brief.untested for brief in briefs),
+            *_unasked(results),
+        ],
         scenes=list(dict.fromkeys(brief.scene for brief in briefs if brief.scene)),
     )
 
@@ -86,6 +91,19 @@ def _lost(results: Sequence[Result[Any]], missing: int) -> list[str]:
     if missing:
         lost.append(f"The plan asks for {plural(missing, 'more measurement')}. Nobody has run them.")
     return lost
+
+
+def list_too_small(results: Sequence[Result[Any]]) -> list[str]:
+    """What was not asked because a table is too small for it."""
+    there = {result.kind for result in results}
+    used = {one.name: one.records for result in results if (one := result.made.records)}
+    return [
+        f"Nobody asked {entry.asks}: that needs a table of {entry.fewest} records or more, and {name} has "
+        f"{count}. So nothing is known about it."
+        for kind, entry in KINDS.items()
+        for name, count in used.items()
+        if kind not in there and count < entry.fewest
+    ]
 
 
 def _unasked(results: Sequence[Result[Any]]) -> list[str]:

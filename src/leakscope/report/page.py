@@ -17,13 +17,13 @@ from leakscope.measures.shuffled import SelfCheck
 from leakscope.report import answer as answers
 from leakscope.report.nets import describe_nets, list_nets
 from leakscope.report.opening import open_page
-from leakscope.report.pages import fill, marked
+from leakscope.report.pages import fill, marked, percent
 from leakscope.report.plot.scene import draw_scene
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of, shown_plan, words
 from leakscope.results.chapter import Chapter, Verdict
 from leakscope.results.kind import chapters, numbers
-from leakscope.results.result import Result, find_checks
+from leakscope.results.result import Made, Result, find_checks
 from leakscope.results.scores import FrozenModel
 
 M = TypeVar("M", bound=FrozenModel)
@@ -136,7 +136,19 @@ def render(
         versions=list(dict.fromkeys(words(run.made.versions) for run in runs if run.made.versions)),
         codes=list(dict.fromkeys(run.made.code for run in runs if run.made.code)),
         seconds=round(sum(run.made.seconds for run in runs)),
+        defending=say_defending([run.made for run in runs]),
     )
+
+
+def say_defending(stamps: Sequence[Made]) -> str:
+    """How long the defenses took, where there were any and they took long enough to be told."""
+    own = [stamp for stamp in stamps if stamp.defending]
+    if not own:
+        return ""
+    seconds, whole = sum(stamp.defending for stamp in own), sum(stamp.seconds for stamp in own)
+    several = len(own) > 1
+    took = f"{seconds:.1f} s, {percent(seconds / whole)} of {'these audits' if several else 'this audit'}"
+    return f"The defense itself took {took}{' that have one' if several else ''}."
 
 
 def quote_plan(text: str) -> str:

@@ -13,7 +13,7 @@ from leakscope.report import answer as answers
 from leakscope.report.answer import Answer
 from leakscope.report.figures import Figure, cut_out, frame_page, titles_of
 from leakscope.report.nets import describe_nets
-from leakscope.report.opening import advise
+from leakscope.report.opening import advise, list_too_small
 from leakscope.report.page import (
     ColumnTable,
     list_remarks,
@@ -58,7 +58,8 @@ class Report:
     @property
     def remarks(self) -> list[str]:
         """What is easily overlooked."""
-        return [*describe_nets(self.results), *list_remarks(chapters(self.results))]
+        told = chapters(self.results)
+        return [*list_too_small(self.results), *describe_nets(self.results), *list_remarks(told)]
 
     @property
     def tables(self) -> list[ColumnTable]:

@@ -40,7 +40,7 @@ class Measured(Generic[F]):
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What a cell and a seed are run in. ``watch`` is told how far a long training has come; ``keep`` is
+    """What a cell and a seed are run in. ``watch`` is told how far a long run has come; ``keep`` is
     given the files that belong to the result. ``net`` is the model where it is in memory."""
 
     cell: Cell
@@ -77,6 +77,7 @@ class Asked:
     protected: bool | None = False
     adaptive: bool | None = None
     attack: str = ""
+    single: bool = False  # one attack that was named, where several are tried otherwise
 
     @property
     def defense(self) -> str:

@@ -57,7 +57,8 @@ class Net(FrozenModel):
 
 
 class Made(FrozenModel):
-    """When, by what and from what a result was made."""
+    """When, by what and from what a result was made. Of its ``seconds`` the defense itself took
+    ``defending``: what it does with gradients and records' weights, not that these are taken one by one."""
 
     date: str = ""  # of a result that does not say, none
     code: str = ""  # a hash of this package's own sources
@@ -65,6 +66,7 @@ class Made(FrozenModel):
     records: RecordsUsed | None = None
     model: Net | None = None
     seconds: float = 0.0
+    defending: float = 0.0
 
 
 class Result(FrozenModel, Generic[F]):
@@ -113,7 +115,7 @@ def _sources(folder: object, prefix: str) -> Iterator[tuple[str, bytes]]:
             yield f"{prefix}{item.name}", item.read_bytes()
 
 
-def make(records: RecordsUsed | None, model: Net | None, seconds: float) -> Made:
+def make(records: RecordsUsed | None, model: Net | None, seconds: float, *, defending: float = 0.0) -> Made:
     """The stamp of a result that is made now."""
     return Made(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -128,6 +130,7 @@ def make(records: RecordsUsed | None, model: Net | None, seconds: float) -> Made
         records=records,
         model=model,
         seconds=round(seconds, 2),
+        defending=round(defending, 2),
     )
 
 

@@ -114,6 +114,10 @@ MEASURES = {
         chance=None, most=math.inf, falls=True,
     ),
     "recovered": Measure("Recovered", "The share of records that are rebuilt.", True, None),
+    "certified": Measure(
+        "Certified", "The share of records that are rebuilt exactly, and proven by who rebuilt them.", True
+    ),
+    "right_cells": Measure("Right cells", "The share of a table's cells that are rebuilt.", True, None),
     "accuracy": Measure("Accuracy", "How often the model's label is right.", True, None),
     "r2": Measure("R²", "How much of the label's variance the model explains.", True, least=-math.inf),
     "mae": Measure(

@@ -18,6 +18,7 @@ from leakscope.run.options import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from leakscope.audits.records.preflight import Preflight
     from leakscope.core.dataset import Dataset
     from leakscope.report.report import Report
     from leakscope.results.compare import Comparison
@@ -50,7 +51,7 @@ def audit(
         int,
         options.count("Records behind one gradient; 8 times as many for the distribution, half for a user."),
     ] = 16,
-    rounds: options.Rounds = 15,
+    rounds: options.AuditRounds = 15,
     trials: options.Trials = 2_000,
     rehearsals: options.Rehearsals = 2_000,
     seeds: Annotated[
@@ -71,10 +72,11 @@ def audit(
     or a `torch.nn.Module` that is audited at the weights it has. Options are those of the command; without
     ``output`` the results are kept in memory only. Without ``defenses`` a short list of them is tried on the
     first question; ``defenses=["none"]`` tries none."""
+    from leakscope.audits.asked import parse_model, parse_part
     from leakscope.audits.inference import request as games
     from leakscope.run.running import run_document
 
-    start = games.parse_model(model, weights, output)
+    start = parse_model(model, weights, output)
     document, records = games.request_audit(
         data,
         label=label,
@@ -96,7 +98,7 @@ def audit(
         training=options.training(rate, mode),
         defenses=games.list_defenses(defenses),
         tried=() if defenses or not _known(model) else games.TRIED,
-        attack=games.parse_part(attack, "--attack", "Joint:components=30") if attack else None,
+        attack=parse_part(attack, "--attack", "Joint:components=30") if attack else None,
         dp=dp,
         batch=batch,
         rounds=rounds,
@@ -127,6 +129,18 @@ def audit_recording(
     centred: options.Centred = False,
     scores: bool = False,
     preprocessing: options.Preprocessing = None,
+    rounds: Sequence[int] | str | int = (),
+    clients: options.Clients = (),
+    rename: options.Rename = (),
+    differences: options.Differences = False,
+    ask: options.Ask = (),
+    person: options.Person = None,
+    canary: options.Canary = None,
+    promised: options.Promised = None,
+    delta: float = 1e-5,
+    secret: str | None = None,
+    rate: float | None = None,
+    batch: int | None = None,
     drop: options.Drop = (),
     trials: options.Trials = 2_000,
     seeds: options.Seeds = 1,
@@ -137,8 +151,13 @@ def audit_recording(
 ) -> Report:
     """Tell which candidates the clients of a recorded federation trained on, from its updates.
 
-    ``scores`` keeps every candidate's score in the results folder, which is as private as they are."""
+    ``scores`` keeps every candidate's score in the results folder, which is as private as they are.
+    ``rounds`` are those to look at, all if left out: numbers, or "1-5,8". ``ask`` are the questions beside
+    that; ``canary`` is the column of canaries, which certify an epsilon at ``delta``.
+    ``secret`` is the column whose share at each client is asked about: clients are rehearsed for it at
+    ``rate``, the recorded one if left out, on batches of ``batch`` records."""
     from leakscope.audits.membership.request import request_recording
+    from leakscope.audits.questions.request import ask_recording
     from leakscope.run.running import run_document
 
     document = request_recording(
@@ -155,6 +174,24 @@ def audit_recording(
         seeds=seeds,
         trust=trust,
         preprocessing=preprocessing,
+        rounds=rounds,
+        clients=clients,
+        rename=rename,
+        differences=differences,
+        private=[name for name in dict.fromkeys((person, canary)) if name not in (None, client)],
+        secret=secret,
+    )
+    document["cell"] += ask_recording(
+        document["cell"][0],
+        ask=ask,
+        person=person,
+        canary=canary,
+        promised=promised,
+        delta=delta,
+        secret=secret,
+        rate=rate,
+        batch=batch,
+        trust=trust,
     )
     return run_document(document, output, jobs=jobs, trust=trust, quiet=quiet)
 
@@ -199,7 +236,7 @@ def localise(
     quiet: bool = False,
 ) -> Report:
     """Find which layer of a model gives away what, and what protecting it costs."""
-    from leakscope.audits.inference.request import parse_model, parse_part
+    from leakscope.audits.asked import parse_model, parse_part
     from leakscope.audits.layers.request import request_layers
     from leakscope.run.running import run_document
 
@@ -228,6 +265,131 @@ def localise(
         shown=show_reconstructions,
     )
     return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
+
+
+def reconstruct(
+    data: Data = "adult",
+    *,
+    label: options.Label = None,
+    person: options.Person = None,
+    drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    bins: options.Bins = (),
+    train: options.Train = None,
+    public: options.Public = None,
+    model: options.Model = None,
+    weights: options.Weights = None,
+    mode: options.Mode = "train",
+    raw: options.Raw = False,
+    width: options.Width = 256,
+    batches: options.Batches = (8, 16, 32),
+    local_epochs: options.LocalEpochs = None,
+    local_batch: options.LocalBatch = 8,
+    optimiser: options.Optimiser = "sgd",
+    clients: options.Together = 1,
+    sums: options.Sums = False,
+    trained: Annotated[int, options.count("Epochs that the model has been trained for before.", min=0)] = 0,
+    trials: Annotated[
+        int, options.count("Releases of each number of records. More make intervals narrower.", min=2)
+    ] = 40,
+    seeds: options.Seeds = 1,
+    rate: options.Rate = 0.1,
+    defenses: Annotated[
+        Sequence[str | Table],
+        options.option(
+            "A defense to audit too, such as Noise:std=0.01 or Pruning:rate=0.9 (see: leakscope list). The "
+            "adversary knows it. Can be repeated.",
+            "--defense",
+            metavar="DEFENSE",
+        ),
+    ] = (),
+    show_reconstructions: options.Shown = False,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
+    trust: options.Trust = (),
+    quiet: bool = False,
+) -> Report:
+    """Read records out of one gradient or upload, and prove which of them were there.
+
+    ``data`` and ``model`` as for `audit`; the model must begin with a linear layer. No record is in the
+    report unless ``show_reconstructions`` asks for some."""
+    from leakscope.audits.asked import parse_model
+    from leakscope.audits.inference.request import list_defenses
+    from leakscope.audits.records.request import describe_local, request_records
+    from leakscope.run.running import run_document
+
+    start = parse_model(model, weights, output)
+    document, records = request_records(
+        data,
+        label=label,
+        person=person,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        bins=bins,
+        raw=raw,
+        train=train,
+        public=public,
+        start=start,
+        width=width,
+        batches=batches,
+        local=describe_local(local_epochs, local_batch, optimiser, rate),
+        clients=clients,
+        sums=sums,
+        trained=trained,
+        trials=trials,
+        seeds=seeds,
+        training=options.training(rate, mode),
+        defenses=list_defenses(defenses),
+        shown=show_reconstructions,
+    )
+    return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
+
+
+def preflight(
+    data: Data = "adult",
+    *,
+    label: options.Label = None,
+    drop: options.Drop = (),
+    keep: options.Keep = (),
+    kinds: options.Kinds = (),
+    bins: options.Bins = (),
+    model: options.Model = None,
+    weights: options.Weights = None,
+    raw: options.Raw = False,
+    width: options.Width = 256,
+    batches: options.Batches = (8, 16, 32),
+    local_epochs: options.LocalEpochs = None,
+    local_batch: options.LocalBatch = 8,
+    optimiser: options.Optimiser = "sgd",
+    clients: options.Together = 1,
+    sums: options.Sums = False,
+    rate: options.Rate = 0.1,
+    trust: options.Trust = (),
+) -> Preflight:
+    """Foresee how many records can be read out of one release, before anything is trained.
+
+    The attack is rehearsed on records of this table, at the model as it starts."""
+    from leakscope.audits.asked import parse_model
+    from leakscope.audits.records.request import describe_local, request_preflight
+
+    return request_preflight(
+        data,
+        start=parse_model(model, weights),
+        width=width,
+        batches=batches,
+        clients=clients,
+        sums=sums,
+        local=describe_local(local_epochs, local_batch, optimiser, rate),
+        trust=trust,
+        label=label,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        bins=bins,
+        raw=raw,
+    )
 
 
 def guard(
@@ -389,7 +551,8 @@ def tune(
 
     The search plays property inference: the secret is not an input. The report's ``answer`` names the
     defense, and how to run it; the page has the same words."""
-    from leakscope.audits.inference.request import parse_model, request_audit
+    from leakscope.audits.asked import parse_model
+    from leakscope.audits.inference.request import request_audit
     from leakscope.run.running import run_search
     from leakscope.run.tuning import Risk
 
@@ -433,15 +596,31 @@ def tune(
     return run_search(document, risk, output, halvings=halvings, jobs=jobs, trust=trust, quiet=quiet)
 
 
-def gate(source: Report | str | Path, appetite: str | Path | Appetite) -> GateVerdict:
-    """Check a report or a results folder against a risk appetite: ``.passed``, and why not."""
+def gate(
+    source: Report | str | Path | Sequence[Report | str | Path], appetite: str | Path | Appetite
+) -> GateVerdict:
+    """Check reports or results folders, one or several, against a risk appetite: ``.passed``, and why not."""
     from leakscope.report.report import Report
     from leakscope.results import gate as gates
 
     wanted = appetite if isinstance(appetite, gates.Appetite) else gates.read(Path(appetite))
-    if not isinstance(source, Report):
-        return gates.judge(wanted, gates.read_results(Path(source)))
-    return gates.judge(wanted, gates.complete(source.results, source.plan))
+    sources = [source] if isinstance(source, Report | str | Path) else list(source)
+    runs = [
+        gates.complete(one.results, one.plan) if isinstance(one, Report) else gates.read_results(Path(one))
+        for one in sources
+    ]
+    return gates.judge(wanted, *runs)
+
+
+def dossier(
+    folders: Sequence[str | Path], output: str | Path, *, appetite: str | Path | None = None
+) -> tuple[list[str], str]:
+    """Write what may leave a trusted environment about some results folders: the names of the files, and what
+    became of the PDF."""
+    from leakscope.report.dossier import write_dossier
+
+    wanted = Path(appetite) if appetite else None
+    return write_dossier([Path(folder) for folder in folders], Path(output), appetite=wanted)
 
 
 def compare(a: Report | str | Path, b: Report | str | Path) -> Comparison:

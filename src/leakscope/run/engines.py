@@ -73,7 +73,7 @@ class Engine(Protocol):
         self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
     ) -> Results:
         """The results of the tasks as they finish, at most ``jobs`` at the same time. Where workers share
-        the disk, the folder ``beats`` holds how far each has come with a long training."""
+        the disk, the folder ``beats`` holds how far each has come with a long cell."""
 
 
 def cores() -> int:

@@ -11,6 +11,7 @@ from torch import nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.files import Keep
+from leakscope.core.stopwatch import time_defenses
 from leakscope.data import tabled
 from leakscope.results.cell import Cell
 from leakscope.results.kind import Watch, World, kind_of
@@ -57,12 +58,14 @@ def run(
     keep: Keep | None = None,
     net: nn.Module | None = None,
 ) -> Result[Any]:
-    """The result of one cell with one seed. ``watch`` is told how far a long training has come; ``keep`` is
+    """The result of one cell with one seed. ``watch`` is told how far a long run has come; ``keep`` is
     given the files that belong to it."""
     begun = time.perf_counter()
     world = enter(cell, seed, records=records, trusted=trusted, watch=watch, keep=keep, net=net)
-    measured = kind_of(cell).run(world)
-    stamp = make(measured.records, measured.model, time.perf_counter() - begun)
+    with time_defenses() as watched:
+        measured = kind_of(cell).run(world)
+    seconds = time.perf_counter() - begun
+    stamp = make(measured.records, measured.model, seconds, defending=watched.seconds)
     return Result[Any](
         key=cell.key(seed), seed=seed, kind=cell.kind, cell=cell, found=measured.found, made=stamp
     )

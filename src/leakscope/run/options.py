@@ -20,6 +20,7 @@ Table = dict[str, Any]
 TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can be typed
     Sequence[str]: list[str] | None,
     Sequence[float]: list[float] | None,
+    Sequence[int]: list[int] | None,
     Mapping[str, str] | Sequence[str]: list[str] | None,
     Mapping[str, int | Sequence[float]] | Sequence[str]: list[str] | None,
     Sequence[str | Table]: list[str] | None,
@@ -46,13 +47,14 @@ def training(rate: float, mode: str) -> Table:
 
 
 TRAINED = (  # options about a model that is trained for its audit
-    "--secret", "--user", "--person", "--keep", "--as", "--bins", "--train", "--public", "--known", "--batch",
-    "--rounds", "--rehearsals", "--rate", "--defense", "--attack", "--weights", "--mode", "--raw", "--dp",
-    "--clip", "--noise", "--delta",
-    "--secret", "--user", "--site", "--known", "--batch", "--rounds", "--rehearsals", "--rate", "--defense",
-    "--attack", "--dp", "--clip", "--noise", "--delta",
+    "--user", "--keep", "--as", "--bins", "--train", "--public", "--known", "--rehearsals",
+    "--defense", "--attack", "--weights", "--mode", "--raw", "--dp", "--clip",
+    "--noise", "--site",
 )  # fmt: skip
-RECORDED = ("--client", "--centred", "--records", "--preprocessing")  # options about a recording
+RECORDED = (  # options about a recording
+    "--client", "--centred", "--records", "--preprocessing", "--clients", "--rename", "--differences",
+    "--ask", "--canary", "--promised",
+)  # fmt: skip
 
 # Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.
 Data = Annotated[str, typer.Argument(hidden=True)]
@@ -179,11 +181,53 @@ Attack = Annotated[
     ),
 ]
 Rounds = Annotated[int, count("Rounds of training, an epoch each; the adversary sees a gradient of each.")]
+
+
+class _Rounds(click.ParamType[Any]):
+    """How many rounds, or of a recording which."""
+
+    name = "N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        try:
+            return int(value)
+        except ValueError:
+            return str(value)
+
+
+AuditRounds = Annotated[
+    int,
+    option(
+        "Rounds of training, an epoch each; the adversary sees a gradient of each. With --recording: the "
+        "rounds to look at, such as 1-5,8.",
+        click_type=_Rounds(),
+        show_default=True,
+    ),
+]
 Trials = Annotated[
     int, count("Challenges the adversary answers. More of them make the intervals narrower.", min=2)
 ]
 Rehearsals = Annotated[int, count("Challenges the adversary practises with, on public records.", min=2)]
 Batch = Annotated[int, count("Records behind one gradient.")]
+Width = Annotated[int, count("Units of the model's first layer, where no --model is given.", min=2)]
+Batches = Annotated[
+    Sequence[int],
+    count("Records behind one gradient or upload; can be repeated.", "--batch", show_default="8, 16 and 32"),
+]
+LocalEpochs = Annotated[
+    int | None, count("Read uploads after so many local epochs.", show_default="none: gradients are read")
+]
+LocalBatch = Annotated[int, count("Records of one local step, with --local-epochs.")]
+Optimiser = Annotated[
+    str,
+    option(
+        "What clients train with, with --local-epochs.",
+        click_type=click.Choice(("sgd", "adam")),
+        show_default=True,
+    ),
+]
+Together = Annotated[int, count("Clients that release together, --batch records each.")]
+Sums = Annotated[bool, option("With --clients: the server sees the sum of what they release only.", "--sums")]
 Seeds = Annotated[int, count("Repetitions with new splits and training.")]
 Rate = Annotated[float, number("Learning rate of the victim's SGD.")]
 Client = Annotated[
@@ -201,12 +245,48 @@ Seen = Annotated[
 Centred = Annotated[
     bool, option("With --recording: subtract the global model's change from each update.", "--centred")
 ]
+Clients = Annotated[
+    Sequence[str],
+    option("With --recording: the clients to ask about, such as a,b; all if left out.", metavar="NAMES"),
+]
+Rename = Annotated[
+    Sequence[str],
+    option(
+        "With --recording: what the model calls a recorded layer, or what begins so (module.=); can be "
+        "repeated.",
+        metavar="OLD=NEW",
+    ),
+]
+Differences = Annotated[
+    bool,
+    option(
+        "With --recording: uploads were recorded as differences, trained minus received.", "--differences"
+    ),
+]
 Preprocessing = Annotated[
     str | None,
     option(
         "With --recording: how the candidates were prepared, in the words that the recording declares.",
         metavar="WORDS",
     ),
+]
+Ask = Annotated[
+    Sequence[str],
+    option(
+        "With --recording: a question beside who was trained on: which client holds a known member (source), "
+        "whether a person took part by several records (person), which client is behind an update without a "
+        "name (provenance), or in which range the share of a --secret lies at each client (property). Can be "
+        "repeated.",
+        click_type=click.Choice(("source", "person", "provenance", "property")),
+    ),
+]
+Canary = Annotated[
+    str | None,
+    column("With --recording: the column that names canaries, whose coins lie beside the recording."),
+]
+Promised = Annotated[
+    float | None,
+    number("With --canary: the epsilon that the training is said to promise, to stand beside what is found."),
 ]
 Jobs = Annotated[int | None, count("Cells run at the same time.", show_default="as many as there are cores")]
 Engine = Annotated[

@@ -3,6 +3,7 @@ each finished cell."""
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from leakscope.run import sweep
 from leakscope.run.engines import Engine, beat
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 
 def bar(*, quiet: bool = False) -> Progress:
@@ -32,7 +33,8 @@ def bar(*, quiet: bool = False) -> Progress:
     words = TextColumn("{task.description}")
     columns = words, BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()
     shown = console.is_terminal or console.is_jupyter
-    return Progress(*columns, console=console, disable=quiet or not shown)
+    # Rich forgets what is older than 30 seconds, and says nothing of the time left where steps are longer.
+    return Progress(*columns, console=console, disable=quiet or not shown, speed_estimate_period=math.inf)
 
 
 def say(progress: Progress, words: str) -> None:
@@ -81,19 +83,13 @@ def run_plan(
 
 @contextmanager
 def _beating(progress: Progress, names: Mapping[str, str]) -> Iterator[Path]:
-    """A folder in which workers say how far their trainings have come, and a line of the bar for each."""
+    """A folder in which workers say how far they have come inside a cell, and a line of the bar for each."""
     ended = threading.Event()
 
     def watch(folder: Path) -> None:
-        shown: dict[str, Any] = {}
+        shown: dict[str, TaskID] = {}
         while not ended.wait(0.3):
-            for file in folder.iterdir():
-                if (reached := beat(file)) is None:
-                    continue
-                if file.name not in shown:
-                    shown[file.name] = progress.add_task(f"  training {printable(names.get(file.name, ''))}")
-                done, total = reached
-                progress.update(shown[file.name], completed=done, total=total, visible=done < total)
+            show_beats(progress, folder, names, shown)
 
     with tempfile.TemporaryDirectory() as folder:
         thread = threading.Thread(target=watch, args=(Path(folder),), daemon=True)
@@ -105,3 +101,14 @@ def _beating(progress: Progress, names: Mapping[str, str]) -> Iterator[Path]:
             ended.set()
             if thread.is_alive():
                 thread.join()
+
+
+def show_beats(progress: Progress, folder: Path, names: Mapping[str, str], shown: dict[str, TaskID]) -> None:
+    """Bring the lines of the bar to what workers have said in the folder; ``shown`` are the lines by file."""
+    for file in folder.iterdir():
+        if (reached := beat(file)) is None:
+            continue
+        if file.name not in shown:
+            shown[file.name] = progress.add_task(f"  inside {printable(names.get(file.name, ''))}")
+        done, total = reached
+        progress.update(shown[file.name], completed=done, total=total, visible=done < total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from leakscope.training.federation import federate
 from leakscope.training.local import Local
-from leakscope.training.partition import cut_sites, shards
+from leakscope.training.partition import cut_parts, cut_sites, shards
 from leakscope.training.victim import fit, logits
 
-__all__ = ["Local", "cut_sites", "federate", "fit", "logits", "shards"]
+__all__ = ["Local", "cut_parts", "cut_sites", "federate", "fit", "logits", "shards"]

@@ -14,6 +14,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Defense, Loss, Params
 from leakscope.core.rng import fork, integer
+from leakscope.core.stopwatch import timed
 from leakscope.core.task import task_loss
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, norm
 from leakscope.training.local import Local, Task, trained
@@ -165,7 +166,7 @@ class _Federation:
         for c, own, weight, parts, client in zip(chosen, rngs, weights, tasks, after, strict=True):
             samples, uploaded, released = len(self.clients[c]), client, self._difference(params, client)
             if upload is not None:
-                released = dict(upload.release(released, None, own, batch=samples))
+                released = dict(timed(upload.release)(released, None, own, batch=samples))
                 # In float64, so that what is read back, θ - uploaded, is Γ itself.
                 uploaded = {name: params[name].double() - g[0].double() for name, g in released.items()}
             if self.recorder is not None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from leakscope.core.errors import NONNEGATIVE, ArgumentError, at_least, check, or_none, require
 from leakscope.core.nouns import Defense, Layers, Loss, Params
 from leakscope.core.rng import seeded
+from leakscope.core.stopwatch import timed
 from leakscope.core.task import task_loss
 from leakscope.training.step import Step, state
 
@@ -225,7 +226,7 @@ def _released(
     if type(defense).release is Defense.release:
         return layers.items()
     each = [
-        defense.release({name: g[i : i + 1] for name, g in layers.items()}, None, rng, batch=batch)
+        timed(defense.release)({name: g[i : i + 1] for name, g in layers.items()}, None, rng, batch=batch)
         for i, rng in enumerate(rngs)
     ]
     return [(name, torch.cat([one[name] for one in each])) for name in layers]

@@ -58,8 +58,34 @@ def shards(
     return tuple(data.take(rows) for rows in dealt)
 
 
-def cut_sites(data: Dataset, column: str, *, fewest: int = FEWEST) -> list[tuple[str, Dataset]]:
-    """The records of every value of a private ``column`` that has any, under its name: each site a client."""
+def cut_parts(
+    data: Dataset, sizes: Sequence[int], rng: torch.Generator, *, person: str | None = None
+) -> list[Dataset]:
+    """Records drawn at random into parts of these ``sizes``, and the rest; whole people where the private
+    column ``person`` says whose each is: then sizes are met as nearly as people allow."""
+    ends = torch.tensor([*sizes, len(data) - sum(sizes)]).cumsum(0).double()
+    codes = torch.arange(len(data)) if person is None else data.secret(person)
+    people, whose, counts = codes.unique(return_inverse=True, return_counts=True)
+    order = torch.randperm(len(people), generator=rng)
+    middle = counts[order].cumsum(0) - (counts[order] + 1) / 2  # of each one's places in a row of all records
+    parts = torch.searchsorted(ends, middle, right=True)[order.argsort()][whose]
+    rows = order if person is None else torch.arange(len(data))
+    found = [data.take(rows[parts[rows] == part]) for part in range(len(ends))]
+    if not all(map(len, found)):
+        raise DataError(
+            f"{data.name}: a site of {len(data)} records must have people for {len(ends)} parts, each person "
+            f"whole, and {person!r} has {len(people)} there; leave the site out, or join it with another.",
+            public="a site has too few people to be cut, each person whole; leave it out, or join it with "
+            "another.",
+        )
+    return found
+
+
+def cut_sites(
+    data: Dataset, column: str, *, fewest: int = FEWEST, person: str | None = None
+) -> list[tuple[str, Dataset]]:
+    """The records of every value of a private ``column`` that has any, under its name: each site a client.
+    Nobody of the private column ``person`` may be at two."""
     codes = data.secret(column)
     parts = [(name, (codes == i).nonzero()[:, 0]) for i, name in enumerate(data.value_names(column))]
     parts = [(name, rows) for name, rows in parts if len(rows)]
@@ -76,6 +102,15 @@ def cut_sites(data: Dataset, column: str, *, fewest: int = FEWEST) -> list[tuple
             public=f"every site of {column!r} must have at least {fewest} different records, and "
             f"{len(small)} of {len(parts)} have fewer; leave such sites out, or join them.",
         )
+    if person is not None:
+        pairs = torch.stack([data.secret(person), codes], 1).unique(dim=0)
+        if several := int((pairs[:, 0].unique(return_counts=True)[1] > 1).sum()):
+            raise DataError(
+                f"{data.name}: everybody of {person!r} must be at one site of {column!r}, and {several} are "
+                f"at more; leave them out, or leave --person out.",
+                public=f"everybody of {person!r} must be at one site of {column!r}, and some are at more; "
+                f"leave them out, or leave --person out.",
+            )
     return [(name, data.take(rows)) for name, rows in parts]
 
 

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Defense, Loss, Objective, Params
+from leakscope.core.stopwatch import timed
 from leakscope.defenses.gradient import Chain, Within
 from leakscope.gradients import batch_means
 from leakscope.gradients.records import JointRecords, refuse_joint_layers
@@ -77,7 +78,9 @@ class Step:
         that ``predict`` uses and autograd follows."""
         if self.weighs:
             rows = torch.arange(len(x))[None]
-            layers = batch_means(self.model, leaves, x, y, rows, loss=self.loss, weigh=self.defense.weigh)
+            layers = batch_means(
+                self.model, leaves, x, y, rows, loss=self.loss, weigh=timed(self.defense.weigh)
+            )
         else:
             with torch.enable_grad():
                 joint = self.objective
@@ -87,7 +90,7 @@ class Step:
             if not changes(self.defense, "release"):
                 return slopes
             layers = {name: slope[None] for name, slope in slopes.items()}
-        released = self.defense.release(layers, None, rng, batch=len(x))
+        released = timed(self.defense.release)(layers, None, rng, batch=len(x))
         return {name: tensor[0] for name, tensor in released.items()}
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from leakscope.audits.asked import SECRETS, open_data, parse_part, present, source, stem
 from leakscope.audits.guards.audit import describe_columns
-from leakscope.audits.inference.request import SECRETS, open_data, parse_part, present, source, stem
 from leakscope.core import files
 from leakscope.core.catalogue import roles
 from leakscope.core.dataset import Column, Dataset

@@ -95,6 +95,11 @@ def _help(groups: Sequence[Group]) -> Iterator[str]:
             yield f"{label} was tried on this only: {listed(group.label for group, *_ in cases)}."
     else:
         yield "No defense that was tried is shown to hold."
+        if any(frontier.unlearned for _, frontier in judged):
+            yield (
+                "Without a defense the model learned nothing. What holds for it may not hold for one that "
+                "did learn."
+            )
     for label, cases in failing[:2]:
         _, _, mark = max(cases, key=lambda case: case[2].advantage.high)
         shown = "is not enough" if mark.row.severity in LEAKS else "is not shown to be enough"
@@ -133,7 +138,9 @@ def _left(row: Setting) -> str:
     if row.scores.success is None:
         return ""
     right, between, chance = spoken(row.scores.success, row.guessing)
-    return f"A server that knows it is right in {right} of cases ({between}); guessing: {chance}."
+    ranks = row.scores.auroc if row.severity == "ranking" else None
+    more = f" Its ranking still tells: AUROC {number(ranks.value)}; chance: 0.5." if ranks else ""
+    return f"A server that knows it is right in {right} of cases ({between}); guessing: {chance}.{more}"
 
 
 def _price(group: Group, mark: FrontierMark) -> str:

@@ -32,6 +32,7 @@ class InferenceKind:
             protected=bool(shields),
             adaptive=cell.adaptive if shields else None,
             attack=name_attack(cell),
+            single=len(cell.attack.get("attacks", ())) < 2,
         )
 
     def check(self, world: World) -> None:
@@ -51,7 +52,9 @@ class InferenceKind:
         for accounted in (found.guarantee.shown, found.guarantee.training):
             if accounted:
                 held = accounted.covers if accounted.unit != "mean" else "mean of clients"
-                more = {"covers": held, "delta": accounted.delta}
+                # a chance of being drawn was counted for batches that were shuffled: no proof
+                proof = "upper" if accounted.sampling == 1 else "estimate"
+                more = {"covers": held, "delta": accounted.delta, "bound": proof}
                 yield from of_value(bound, "epsilon", accounted.replaced, part="replace", **more)
                 yield from of_value(bound, "epsilon", accounted.added, part="add or remove", **more)
         yield from of_worth(about, found.utility)

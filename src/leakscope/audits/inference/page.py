@@ -156,8 +156,8 @@ def describe_epsilon(accounted: Accounted) -> str:
     if accounted.covers == "training":
         return (
             f"The training of the model, apart from what this adversary saw: {pair}, for "
-            f"{plural(accounted.releases, 'step')} on random batches. It says nothing about the updates "
-            f"shown here."
+            f"{plural(accounted.releases, 'step')}, as if every batch was drawn at random. Batches were "
+            f"shuffled, so this is no proof. It says nothing about the updates shown here."
         )
     rounds = plural(accounted.releases, "round")
     return (

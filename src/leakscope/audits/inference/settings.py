@@ -95,7 +95,13 @@ class Setting:
         word = read_severity(self.scores.advantage, None if told else self.scores.auroc)
         success = self.scores.success  # worse than guessing, an attack is no evidence that nothing leaks
         worse = success is not None and success.high < self.guessing
-        return "inconclusive" if word == "none" and worse else word
+        return "inconclusive" if word == "none" and (worse or self.unlearned) else word
+
+    @property
+    def unlearned(self) -> bool:
+        """Whether a model without a defense has not learned its task: that little leaks of it says nothing of
+        one that has."""
+        return not self.defense and self.utility.idle
 
     @property
     def worst_first(self) -> tuple[int, float, str]:
@@ -369,8 +375,16 @@ class Frontier:
 
     @property
     def holding(self) -> list[FrontierMark]:
-        """Those whose advantage stays low whoever attacks."""
+        """Those whose advantage stays low whoever attacks, where a model without them learned its task."""
+        if self.unlearned:
+            return []
         return [m for m in self.tried if _stays_low(m) and m.number not in self.lost]
+
+    @property
+    def unlearned(self) -> bool:
+        """Whether no model without a defense learned its task."""
+        free = [mark.row.unlearned for mark in self.marks if not mark.shape]
+        return bool(free) and all(free)
 
     @property
     def needless(self) -> bool:

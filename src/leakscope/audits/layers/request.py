@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from leakscope.audits.inference.request import SECRETS, open_data, present, stem
+from leakscope.audits.asked import SECRETS, open_data, present, stem
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
 from leakscope.data.ranges import Bins

@@ -32,11 +32,11 @@ def brief(names: Sequence[str], verdicts: Sequence[Verdict], exact: float | None
         scene=Scene(
             holder="A client holds one record",
             records=(
-                f"{'Crafted' if crafted else 'Sampled'} by the auditor. {columns} has one of two values.",
+                f"{'Crafted' if crafted else 'Sampled'} by the auditor, with one of two values of {columns}.",
             ),
             crosses=("Sent: one gradient", "clipped, with noise"),
             listener="The auditor",
             knows=("the model and the record", "the clip and the law of the noise"),
-            wants=f"which of the two values {columns} has",
+            wants=f"which of the two values of {columns} it has",
         ),
     )

@@ -248,6 +248,6 @@ def _epsilons(group: Sequence[Ledger], title: str) -> Markup:
                 point = place, place + 1, filled, value, f"{tip}: {significant(value)}"
                 if measured or point not in points:
                     points.append(point)
-    limit = "any: more cannot be certified with this many trials"
+    limit = "any: the most that so many trials certify"
     heads = ("clip", "noise", "trials")[: 3 if several else 2]
     return Markup(plot.epsilons(list(columns.values()), heads=heads, limit=limit, title=title))

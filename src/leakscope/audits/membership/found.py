@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import model_validator
 
 from leakscope.attacks.alignment import Label, Sees
+from leakscope.attacks.span_membership import Reach
 from leakscope.core.nouns import Count, Estimate
 from leakscope.measures.accounting import Accounted
 from leakscope.measures.exchangeability import Exchangeability
@@ -30,7 +31,9 @@ class MemberAttack(FrozenModel):
     """One attack: means over so many ``games`` and their standard ``deviation``. A game is about one client,
     or about all where they are not told apart; then, and in results of the first format, ``clients`` is
     empty. ``uses`` and ``label`` (what it does about a record's label) are None if the attack does not say;
-    ``taught``: it is told half of the members, and judged on the others."""
+    ``taught``: it is told half of the members, and judged on the others. ``growth``: what it finds at 1%
+    false alarms in the sums of the first so many rounds, where everyone took part in all. ``reach``: of every
+    game the row space that it went by, if it is an attack by row spaces."""
 
     name: str
     uses: Sees | None
@@ -41,6 +44,8 @@ class MemberAttack(FrozenModel):
     deviation: Scores[float]
     clients: tuple[Client, ...] = ()
     roc: tuple[tuple[float, float], ...]
+    growth: tuple[tuple[Count, Estimate], ...] = ()
+    reach: tuple[Reach, ...] = ()
     selfcheck: SelfCheck | None  # of the first game; results from before there was one have none
 
     @model_validator(mode="after")
@@ -60,6 +65,7 @@ class MembershipFound(FrozenModel):
     ``server`` is the rule that the recorded steps follow, and ``remarks`` what is odd about the recording.
     ``alike`` says of every game whether members and non-members differ in membership alone; empty in results
     from before it was asked, and then nothing is known of it.
+    ``took_part`` says in how many of the rounds each watched client did, where sums are seen and it is known.
     ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
     observed, as the global models that are seen come from all of them."""
 
@@ -79,4 +85,5 @@ class MembershipFound(FrozenModel):
     server: str = ""
     remarks: tuple[str, ...] = ()
     alike: tuple[Exchangeability, ...] = ()
+    took_part: tuple[Count, ...] = ()
     guarantee: Accounted | None = None

@@ -7,16 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor, nn
 
+from leakscope.attacks.span_membership import Reach
 from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound, Seen
 from leakscope.audits.world import judge_outputs
 from leakscope.core.basis import Mean
-from leakscope.core.dataset import Dataset, joined
+from leakscope.core.dataset import Batch, Dataset, joined
 from leakscope.core.errors import DataError
-from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript
+from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript, View
 from leakscope.core.rng import seeded
 from leakscope.core.task import task_loss
 from leakscope.games import Membership
@@ -25,6 +27,7 @@ from leakscope.measures.exchangeability import Exchangeability, exchangeability
 from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
+from leakscope.results.kind import Watch
 from leakscope.results.scores import Scores, Worth
 from leakscope.training import logits
 from leakscope.training.recording import RecordedChannel, Recording
@@ -61,7 +64,8 @@ class Roster:
 class WatchedFederation:
     """What the adversary watches: some clients and rounds of a recording; see `RecordedChannel`. ``names``
     are what the clients are called where the recording does not say it; ``apart``: each client's records are
-    asked about on their own, whatever is seen."""
+    asked about on their own, whatever is seen. They are so of sums too where who took part tells clients
+    apart."""
 
     recording: Recording
     model: nn.Module
@@ -85,24 +89,88 @@ class WatchedFederation:
         ]
 
         def channel(clients: tuple[str, ...]) -> RecordedChannel:
-            return RecordedChannel(self.recording, self.model, clients, self.rounds, self.seen, self.centred)
+            return RecordedChannel(
+                self.recording, self.model, clients, self.rounds, self.seen, self.centred, peers=True
+            )
 
-        if self.seen == "uploads":
+        every = channel(self.clients) if self.seen != "uploads" else None
+        if every is None or self.apart or drops_out(self.recording, every.rounds, self.clients):
             return [(name, channel((client,)), whose) for name, client, whose in games]
-        every = channel(self.clients)
-        return (
-            [(name, every, whose) for name, _, whose in games] if self.apart else [(None, every, slice(None))]
-        )
+        return [(None, every, slice(None))]
+
+
+def count_rounds(watched: WatchedFederation) -> tuple[int, ...]:
+    """In how many of the rounds each client took part; empty where uploads are seen, or nobody says it."""
+    there = [watched.recording.clients_in(r) for r in watched.channels()[0][1].rounds]
+    if watched.seen == "uploads" or not all(there):
+        return ()
+    return tuple(sum(client in names for names in there) for client in watched.clients)
+
+
+def drops_out(recording: Recording, rounds: Iterable[int], clients: Iterable[str]) -> bool:
+    """Whether some of the clients take part in some of the rounds only, and it is known who does."""
+    there = [{*recording.clients_in(r)} for r in rounds]
+    return all(there) and not all(set(clients) <= names for names in there)
 
 
 def judge(
-    attacks: Iterable[Attack], watched: WatchedFederation, who: Roster, *, trials: int, seed: int
+    attacks: Sequence[Attack],
+    watched: WatchedFederation,
+    who: Roster,
+    *,
+    trials: int,
+    seed: int,
+    watch: Watch | None = None,
 ) -> tuple[MemberAttack, ...]:
-    """Every attack on every client: its measures, and their means and standard deviations over clients."""
-    return tuple(
-        _measure(attack, list(play_clients(attack, watched, who, trials=trials, seed=seed)), seed)
-        for attack in attacks
+    """Every attack on every client: its measures, their means and standard deviations over clients; of the
+    first, where all clients are in every sum, how that grows with the rounds. ``watch`` is told of every game
+    that is finished."""
+    shorter = list(_shorten(attacks[0], watched))
+    total, done = len(attacks) * len(watched.channels()) + len(shorter), count(1)
+    tell = watch or (lambda done, of: None)
+    tell(0, total)
+
+    def games(attack: Attack, watched: WatchedFederation) -> Iterator[tuple[str | None, Transcript]]:
+        for game in play_clients(attack, watched, who, trials=trials, seed=seed):
+            tell(next(done), total)
+            yield game
+
+    first, *others = [_measure(attack, list(games(attack, watched)), seed) for attack in attacks]
+    growth = tuple(
+        (len(part.rounds), tpr_at_fpr(transcript))
+        for part in shorter
+        for _, transcript in games(attacks[0], part)
     )
+    attempts = (first.model_copy(update={"growth": growth}), *others)
+    spaces = [tuple(_look_at_spaces(attack, watched, who)) for attack in attacks]
+    return tuple(
+        attempt.model_copy(update={"reach": reach}) for attempt, reach in zip(attempts, spaces, strict=True)
+    )
+
+
+def _look_at_spaces(attack: Attack, watched: WatchedFederation, who: Roster) -> Iterator[Reach]:
+    """Of an attack by row spaces: the one that it goes by in every game."""
+    if callable(reach := getattr(attack, "reach", None)):
+        for _, channel, _ in watched.channels():
+            yield reach(channel.model, show(channel, who.known), who.known.x)
+
+
+def show(channel: RecordedChannel, data: Dataset) -> View:
+    """What is seen, with these records for candidates."""
+    batch = Batch(data, torch.arange(len(data))[:, None])
+    nothing = torch.zeros(len(data), dtype=torch.long)
+    return View(channel(batch, nothing, torch.Generator()), {"candidates": batch})
+
+
+def _shorten(attack: Attack, watched: WatchedFederation) -> Iterator[WatchedFederation]:
+    """The first 1, 2, 4 and so on of the rounds, fewer than all, where all clients are in every sum."""
+    (name, channel, _), *others = watched.channels()
+    if name is not None or others or getattr(attack, "sees", None) != "updates":
+        return
+    rounds = 1
+    while rounds < len(channel.rounds):
+        yield replace(watched, rounds=channel.rounds[:rounds])
+        rounds *= 2
 
 
 def play_clients(
@@ -184,6 +252,7 @@ def gather(
         rounds=min(len(channel.rounds) for _, channel, _ in watched.channels()),
         seen=watched.seen,
         centred=watched.centred,
+        took_part=count_rounds(watched),
         utility=utility,
         alike=alike,
     )
@@ -211,35 +280,45 @@ def _taught(attack: Attack) -> bool:
 
 def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], seed: int) -> MemberAttack:
     transcripts = [transcript for _, transcript in games]
-    measures = _measures(min(len(t.null) if t.null is not None else 0 for t in transcripts))
-    tables = [{name: measure(t) for name, measure in measures.items()} for t in transcripts]
-    each = {name: [table[name] for table in tables] for name in measures}
+    scores, deviation, clients = measure_games(games)
     return MemberAttack(
         name=brief(attack),
         uses=getattr(attack, "sees", None),
         label=getattr(attack, "label", None),
         taught=_taught(attack),
         games=len(games),
-        scores=Scores[Estimate].model_validate({name: _mean(found) for name, found in each.items()}),
-        deviation=Scores[float].model_validate(
-            {
-                name: statistics.stdev(estimate.value for estimate in found) if len(found) > 1 else 0.0
-                for name, found in each.items()
-            }
-        ),
-        clients=tuple(
-            Client(
-                name=name,
-                members=int((transcript.secrets == 1).sum()),
-                judged=int((transcript.secrets == 0).sum()),
-                scores=Scores[Estimate].model_validate(table),
-            )
-            for (name, transcript), table in zip(games, tables, strict=True)
-            if name is not None
-        ),
+        scores=scores,
+        deviation=deviation,
+        clients=clients,
         roc=_mean_roc(transcripts),
         selfcheck=shuffled(transcripts[0], auroc, null=0.5, rng=seeded(seed, "shuffle")),
     )
+
+
+def measure_games(
+    games: Sequence[tuple[str | None, Transcript]],
+) -> tuple[Scores[Estimate], Scores[float], tuple[Client, ...]]:
+    """What was found in games about clients: the means over them, their standard deviations, and each."""
+    transcripts = [transcript for _, transcript in games]
+    measures = _measures(min(len(t.null) if t.null is not None else 0 for t in transcripts))
+    tables = [{name: measure(t) for name, measure in measures.items()} for t in transcripts]
+    each = {name: [table[name] for table in tables] for name in measures}
+    spreads = {
+        name: statistics.stdev(estimate.value for estimate in found) if len(found) > 1 else 0.0
+        for name, found in each.items()
+    }
+    clients = tuple(
+        Client(
+            name=name,
+            members=int((transcript.secrets == 1).sum()),
+            judged=int((transcript.secrets == 0).sum()),
+            scores=Scores[Estimate].model_validate(table),
+        )
+        for (name, transcript), table in zip(games, tables, strict=True)
+        if name is not None
+    )
+    means = {name: _mean(found) for name, found in each.items()}
+    return Scores[Estimate].model_validate(means), Scores[float].model_validate(spreads), clients
 
 
 def _measures(held: int) -> dict[str, Callable[[Transcript], Estimate]]:

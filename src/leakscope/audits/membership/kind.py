@@ -10,6 +10,7 @@ from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST, UNLIKE, list_unlike
 from leakscope.audits.membership.simulated import MembershipAudit
+from leakscope.audits.membership.strongest import SHARP
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores, enter_worth
@@ -36,6 +37,7 @@ class MembershipKind:
             protected=protected,
             adaptive=None if protected is False else False,
             attack=words(game.get("attacks", ())),
+            single=SHARP.isdisjoint(str(attack.get("name")) for attack in game.get("attacks", ())),
         )
 
     def check(self, world: World) -> None:

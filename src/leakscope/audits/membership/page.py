@@ -13,7 +13,7 @@ from leakscope.audits.membership import rows
 from leakscope.audits.membership.brief import brief
 from leakscope.audits.membership.found import MembershipFound
 from leakscope.audits.membership.recorded import RecordingAudit
-from leakscope.audits.membership.seeds import FEWEST, watches
+from leakscope.audits.membership.seeds import FEWEST, count_intervals, watches
 from leakscope.audits.membership.view import (
     CHANCE,
     SEVERE,
@@ -111,7 +111,8 @@ def _sentence(federation: Federation) -> str:
     attack, site, judged = federation.strongest, federation.exposed, federation.first.judged
     someone = f"With {federation.defense}, someone" if federation.defense else "Someone"
     taught = " and knows half of the members" if attack.taught else ""
-    whose = "its" if federation.seen == "uploads" else "their"
+    whose = "their" if federation.seen != "uploads" and not attack.first.clients else "its"
+    whose = "a client's" if whose == "its" and _sees_more(federation) else whose
     found = _finding(attack, f"{whose} {_own(federation)} records", judged)
     sentence = f"{someone} who sees {_watcher(federation)}{taught} {found}"
     if site:
@@ -189,19 +190,27 @@ def _notes(watch: Watch) -> Iterator[str]:
         yield f"{plural(lost, 'more federation')} failed and {are} not counted."
 
 
+def _sees_more(federation: Federation) -> bool:
+    """Whether the strongest attack is about one client, and looks at more than its updates."""
+    return federation.seen != "uploads" or federation.strongest.first.uses == "all updates"
+
+
 def _watcher(federation: Federation) -> str:
     found = federation.first
     rounds = plural(found.rounds, "round")
     if found.seen == "sum":
         return f"only the sum of {plural(found.clients, 'client')}' updates of {rounds}"
-    models = found.seen == "broadcast"
-    return f"only the global models of {rounds}" if models else f"one client's updates of {rounds}"
+    if found.seen == "broadcast":
+        return f"only the global models of {rounds}"
+    return (
+        f"all clients' updates of {rounds}" if _sees_more(federation) else f"one client's updates of {rounds}"
+    )
 
 
 def _own(federation: Federation) -> str:
     """How many records a member is sought among: one client's, or all of them."""
     found = federation.first
-    if found.seen != "uploads":
+    if found.seen != "uploads" and not federation.strongest.first.clients:
         return f"{found.members:,}"
     dealt = not federation.recorded and federation.cell.game.get("how", "iid") == "iid"
     roughly = "" if found.clients == 1 or dealt else "roughly "
@@ -233,13 +242,20 @@ def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
             f"the test at 1% was left out: its threshold needs {LEAST} records of nobody, and there were "
             f"{found.held}{_in_all(cell, LEAST, held=True)}."
         )
-    drawn, wanted = cell.trials - cell.trials // 2, needed(0.95, 0.01)
+    wanted = needed(1 - 0.05 / count_intervals(found.attacks), 0.01)
     if found.judged < wanted:
-        way = f"; raise --trials to {2 * wanted}" if drawn < wanted else _in_all(cell, wanted, held=False)
         yield (
-            f"a lower limit at 1% false alarms needs {wanted} judged records of nobody, and there were "
-            f"{found.judged}{way}."
+            f"a lower limit at 1% false alarms needs {wanted} judged records of nobody for each client, and "
+            f"there were {found.judged}{_judge_more(found, cell, wanted)}."
         )
+
+
+def _judge_more(found: MembershipFound, cell: Cell, wanted: int) -> str:
+    """How so many records of nobody are judged for each client: more trials help where there are as many."""
+    short = found.others < wanted * (found.clients if cell.game.get("how") == "site" else 1)
+    ways = [_in_all(cell, wanted, held=False) or "; give more records"] if short else []
+    few = cell.trials - cell.trials // 2 < wanted
+    return "".join([*ways, *([f"; raise --trials to {2 * wanted}"] if few else [])])
 
 
 def _in_all(cell: Cell, wanted: int, *, held: bool) -> str:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
+from leakscope.audits.membership.fitting import (
+    check_members,
+    fit_model,
+    refuse_misnamed,
+    refuse_strangers,
+    refuse_two_sided,
+    settle_model,
+)
 from leakscope.audits.membership.found import MembershipFound, Seen
 from leakscope.audits.membership.judged import (
     Roster,
@@ -25,22 +30,24 @@ from leakscope.audits.membership.judged import (
     gather,
     judge,
     measure_worth,
+    show,
 )
+from leakscope.audits.membership.limits import describe_limits
 from leakscope.audits.world import build_model, describe, describe_model
-from leakscope.core.dataset import Batch, Dataset, joined
+from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.core.fingerprints import keyed
-from leakscope.core.nouns import Attack, Knowledge, Transcript, View
+from leakscope.core.nouns import Attack, Knowledge, Transcript
 from leakscope.core.rng import seeded
-from leakscope.core.task import Task, is_number
+from leakscope.core.task import Task
 from leakscope.data.files import sha256
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
 from leakscope.results.kind import Measured, World
 from leakscope.results.number import harmless
 from leakscope.training.recording import Recording
-from leakscope.training.recording.checks import check_recording
-from leakscope.training.recording.index import INDEX
+from leakscope.training.recording.checks import Checked, check_recording
+from leakscope.training.recording.index import INDEX, SUM, listed
 
 SCORES = "scores.csv"
 HEADER = ("row", "hash", "client", "attack", "score", "p_value", "discovered")
@@ -58,6 +65,11 @@ class RecordingAudit:
     recording's index when the audit was planned: a recording that has gone on since is another one. Where
     the recording declares its loss, that must be the task's, which the attacks take (cross-entropy, of a
     number squared error); where it declares its ``preprocessing``, the same must be given here.
+
+    ``rounds`` and ``clients`` choose which are looked at; all, if none are named. Records of clients who are
+    not looked at are left out: they are nobody's no more than members. ``rename`` ("old=new") and
+    ``differences`` are for recordings whose layers have other names, and whose uploads are differences to the
+    global model. ``array`` asks about what clients uploaded beside their parameters, by its name.
     """
 
     recording: str
@@ -70,6 +82,11 @@ class RecordingAudit:
     records: bool | str = False  # a path is refused with a way out
     digest: str = ""
     preprocessing: str = ""
+    rounds: tuple[int, ...] = ()
+    clients: tuple[str, ...] = ()
+    rename: tuple[str, ...] = ()
+    differences: bool = False
+    array: str = ""
 
     kind = "membership"
 
@@ -86,55 +103,80 @@ class RecordingAudit:
         shares = (self.known, self.held)
         rule = "positive shares that leave some"
         require(min(shares) > 0 and sum(shares) < 1, "RecordingAudit.known and held", rule, shares)
+        rule = "old=new, where names that end in a dot stand for what begins so"
+        require(all("=" in each for each in self.rename), "RecordingAudit.rename", rule, self.rename)
+        alone = not (self.array and (self.centred or self.seen == "broadcast"))
+        require(alone, "RecordingAudit.array", "seen in uploads or their sum, not centred", self.array)
 
     def check(self, world: World) -> None:
         """Refuse what the recording, the candidates or the model cannot give."""
-        watched, who = self._prepare(world)
+        watched, who, _ = self._prepare(world)
         watched.channels()
         check_attacks(self.attacks, watched.model, who)
 
     def run(self, world: World) -> Measured[MembershipFound]:
         """What the attacks found, and what the last recorded model is worth on records of nobody."""
         data, trials, seed = world.records, world.cell.trials, world.seed
-        watched, who = self._prepare(world)
-        checks = self.believe(watched.recording)
+        watched, who, checked = self._prepare(world)
         recording, model = watched.recording, watched.model
-        first = recording.global_model(0) if recording.rounds[0] == 0 else None  # later ones saw members
+        first = None  # later ones saw members
+        if recording.rounds[0] == 0:
+            first = {**recording.global_model(0), **recording.statistics(0)}
         alike = compare_sides(watched, who, first, seed=seed)
-        attempts = judge(self.attacks, watched, who, trials=trials, seed=seed)
+        attempts = judge(self.attacks, watched, who, trials=trials, seed=seed, watch=world.watch)
         if self.records and world.keep:
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
             text = _table(row for attack in self.attacks for row in _listed(attack, watched, who, rows, seed))
             world.keep(SCORES, text.encode())
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
         found = gather(attempts, watched, who, trials=trials, utility=utility, alike=alike)
-        found = found.model_copy(update=checks)
+        left_out = self._left_out(recording, watched.clients)
+        remarks = (*checked.remarks, *left_out, *describe_limits(self.attacks, watched, who, trials=trials))
+        said = {"agreement": checked.agreement, "server": checked.server, "remarks": remarks}
+        found = found.model_copy(update=said)
         return Measured(found, describe(data), describe_model(world, model))
 
-    def believe(self, recording: Recording) -> dict[str, Any]:
+    def believe(self, recording: Recording) -> Checked:
         """What is found of the recording itself; refused is one in which nothing could be found of anybody,
         and ``centred`` where a step is not what that takes it for."""
-        if self.seen == "broadcast":
-            return {}
-        checked = check_recording(recording)
+        if self.seen == "uploads" and any(SUM in recording.parts_in(r) for r in recording.rounds):
+            raise ArgumentError(
+                f"seen must be sum or broadcast, since {self.recording!r} holds sums of uploads, got "
+                f"{self.seen!r}; give --seen sum."
+            )
+        needed = self.clients if self.clients and self.seen == "uploads" else None
+        checked = check_recording(recording, uploads=self.seen != "broadcast", needed=needed)
         checked.raise_faults(self.recording)
         if self.centred and not checked.averages:
             raise ArgumentError(
                 f"centred must be false unless each step of the global model is the uploads' mean, and here "
                 f"the server is {checked.server}; leave --centred out."
             )
-        return {"agreement": checked.agreement, "server": checked.server, "remarks": checked.remarks}
+        return checked
 
-    def _prepare(self, world: World) -> tuple[WatchedFederation, Roster]:
+    def _prepare(self, world: World) -> tuple[WatchedFederation, Roster, Checked]:
         """What is watched, and who is who; everything agrees with the recording."""
-        recording = Recording(Path(self.recording))
+        whole = Recording(Path(self.recording))
         if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
-        self._agree(recording, world.records.task)
-        model = _still(build_model(world, world.records))
-        _fit(recording, model, world.records)
+        rules = dict(rule.split("=", 1) for rule in self.rename)
+        chosen = whole.choose(self.rounds, rename=rules, delta=self.differences)
+        self._agree(chosen, world.records.task)
+        if not chosen.rounds:
+            raise DataError(f"{self.recording!r} has no round yet; wait for the federation.")
+        model = deepcopy(build_model(world, world.records)).eval()
+        fit_model(chosen, model, world.records)
+        checked = self.believe(chosen)
+        recording = checked.recording.choose(array=self.array)
+        settle_model(model, recording)
         who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
-        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who
+        check_members(model, recording, who)
+        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who, checked
+
+    def _left_out(self, recording: Recording, clients: Collection[str]) -> Iterator[str]:
+        """Clients about whom nothing is said."""
+        if others := sorted(recording.uploaders - {*clients}):
+            yield f"Clients who trained, and about whom nothing is said: {listed(others)}."
 
     def _agree(self, recording: Recording, task: Task) -> None:
         """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
@@ -154,20 +196,21 @@ class RecordingAudit:
         self, recording: Recording, data: Dataset, rng: torch.Generator
     ) -> tuple[Roster, tuple[str, ...]]:
         """Who is who, repetitions left out, and the clients whose records are among the candidates."""
-        uploading = {client for r in recording.rounds for client in recording.clients_in(r)}
-        names = data.value_names(self.column)
-        _refuse_misnamed(names, uploading, self.column)
-        nobody = torch.tensor([name not in uploading for name in names])
-        _one_sided(data, nobody[data.secret(self.column)])
+        trained, names = self._trained(recording), data.value_names(self.column)
+        refuse_misnamed(names, trained, self.column)
+        nobody = torch.tensor([name not in trained for name in names])
+        refuse_two_sided(data, nobody[data.secret(self.column)])
         data = data.distinct()
         codes = data.secret(self.column)
-        clients = tuple(n for i, n in enumerate(names) if n in uploading and bool((codes == i).any()))
+        asked = self._asked(recording)
+        clients = tuple(n for i, n in enumerate(names) if n in asked and bool((codes == i).any()))
         if not clients:
             raise DataError(
                 f"column {self.column!r} names no client of the recording: it has "
                 f"{', '.join(map(repr, names[:8]))}, the recording has "
-                f"{', '.join(map(repr, sorted(uploading)[:8]))}; name them alike."
+                f"{', '.join(map(repr, sorted(asked)[:8]))}; name them alike."
             )
+        refuse_strangers(names, codes, trained, self.column)
         members = tuple(data.take((codes == names.index(name)).nonzero()[:, 0]) for name in clients)
         rest = nobody[codes].nonzero()[:, 0]
         rest = rest[torch.randperm(len(rest), generator=rng)]
@@ -180,74 +223,33 @@ class RecordingAudit:
         known, held, others = (data.take(part) for part in rest.split((*cuts, len(rest) - sum(cuts))))
         return Roster(members, known, held, others), clients
 
-
-def _fit(recording: Recording, model: nn.Module, candidates: Dataset) -> None:
-    """Refuse candidates and models that are not those of the recording."""
-    try:
-        recording.check(model)
-    except DataError:
-        name, shape = next(iter(recording.layers.items()))
-        width = candidates.x[0].numel()
-        if len(shape) == 2 and shape[1] != width:
+    def _trained(self, recording: Recording) -> set[str]:
+        """Who trained: who uploaded, or is announced, or is said here, of whom nothing is recorded."""
+        known = recording.uploaders or {*recording.clients} or {*self.clients}
+        if not known:
             raise DataError(
-                f"{candidates.name} has records of {width:,} inputs, and layer {name!r} of the recording "
-                f"takes {shape[1]:,}; encode the candidates as the clients did, or give the model that was "
-                f"trained."
-            ) from None
-        raise
-    outputs, task = model(candidates.x[:1])[0].numel(), candidates.task
-    if is_number(candidates.y) and outputs != task.outputs:
-        raise DataError(
-            f"{candidates.name} has a number for a label, {candidates.label!r}, and the model {outputs} "
-            f"outputs for a record; give the label that it was trained on."
-        )
-    if outputs != task.outputs and (outputs, task.outputs) != (1, 2):  # one sigmoid logit
-        raise DataError(
-            f"{candidates.name} has {candidates.classes} values of label {candidates.label!r}, and the model "
-            f"tells {outputs} classes apart; give candidates of every class, so that their codes are the "
-            f"model's."
-        )
-
-
-def _still(model: nn.Module) -> nn.Module:
-    """A copy in evaluation mode; refused where a recording lacks what that needs."""
-    for name, module in model.named_modules():
-        if isinstance(module, _NormBase) and module.running_mean is not None:
-            raise ArgumentError(
-                f"model.{name} must not need running statistics, which a recording does not hold, got "
-                f"{type(module).__name__}; use GroupNorm."
+                f"{self.recording!r} says of no client that it trained; name those of column {self.column!r} "
+                f"who did (--clients)."
             )
-    return deepcopy(model).eval()
-
-
-def _refuse_misnamed(names: Sequence[str], clients: Collection[str], column: str) -> None:
-    """Refuse a name that is a client's but for case, signs or zeros: its members would pass for nobody's."""
-
-    def plain(name: str) -> str:
-        if name.startswith("-"):  # a number below 0 is a usual mark of nobody
-            return name
-        return re.sub(r"[^a-z0-9]|(?<![0-9])0+(?=[0-9])", "", name.lower().removesuffix(".0"))
-
-    known = {plain(client): client for client in clients if plain(client)}
-    meant = [(n, known[plain(n)]) for n in names if n not in clients and plain(n) in known]
-    if meant:
-        pairs = ", ".join(f"{name!r} for {client!r}" for name, client in meant[:8])
-        raise DataError(
-            f"column {column!r} names no client of the recording, but nearly does: {pairs}; "
-            f"name them alike, or call records of nobody otherwise."
-        )
-
-
-def _one_sided(data: Dataset, nobody: Tensor) -> None:
-    """Refuse a record that is said to be a client's and to be nobody's."""
-    first: dict[str, int] = {}
-    for i, key in enumerate(data.hashes):
-        j = first.setdefault(key, i)
-        if bool(nobody[i]) != bool(nobody[j]):
+        if absent := sorted({*self.clients} - known):
             raise DataError(
-                f"candidates {j} and {i} are the same record, once a client's and once nobody's; what is a "
-                f"member cannot be a non-member: leave one out."
+                f"{self.recording!r} has no client {listed(map(repr, absent))}; its clients are "
+                f"{listed(map(repr, sorted(known)))}."
             )
+        return known
+
+    def _asked(self, recording: Recording) -> set[str]:
+        """The clients whose members are asked about: who took part in what is seen, of those that are chosen;
+        of steps of which nobody says who is in them, everyone who trained."""
+        rounds, trained = recording.rounds, self._trained(recording)
+        there = [{*recording.clients_in(r)} for r in rounds if self.seen != "broadcast" or r + 1 in rounds]
+        seen = trained if self.seen == "broadcast" and not (there and all(there)) else set().union(*there)
+        if self.clients and not seen & {*self.clients}:
+            raise DataError(
+                f"{self.recording!r}: {listed(self.clients)} took part in none of the rounds that are looked "
+                f"at; choose other rounds or clients."
+            )
+        return seen & {*self.clients} if self.clients else seen
 
 
 def _listed(
@@ -259,7 +261,9 @@ def _listed(
         knowledge = Knowledge(Membership(own.take(torch.arange(0)), who.known), channel, len(who.known))
         guess = attack(knowledge, seeded(seed, "listed", name))
         candidates = joined((own, who.others))
-        scores, null = (guess(_view(channel, part)) for part in (candidates, who.held))
+        # All at once: what is said of a record may depend on which others are asked about.
+        every = guess(show(channel, joined((candidates, who.held))))
+        scores, null = every.split((len(candidates), len(who.held)))
         chances = torch.full((2,), 0.5, dtype=torch.float64)
         secrets = torch.arange(len(candidates)) < len(own)
         p = p_values(Transcript(secrets.long(), scores, chances, null=null))
@@ -267,12 +271,6 @@ def _listed(
         for i, key in enumerate(candidates.hashes):
             score, chance = (float(f"{value:.6g}") for value in (scores[i], p[i]))
             yield rows[key], keyed(key), name, brief(attack), score, chance, int(called[i])
-
-
-def _view(channel: Any, data: Dataset) -> View:
-    batch = Batch(data, torch.arange(len(data))[:, None])
-    nothing = torch.zeros(len(data), dtype=torch.long)
-    return View(channel(batch, nothing, torch.Generator()), {"candidates": batch})
 
 
 def _table(rows: Iterator[tuple[Any, ...]]) -> str:

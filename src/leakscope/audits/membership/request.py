@@ -8,15 +8,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from leakscope.audits.inference.request import parse_part, stem
+from leakscope.audits.asked import parse_part, stem
+from leakscope.audits.membership.judged import drops_out
 from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.recorded import HEADER
+from leakscope.audits.membership.strongest import find_spans, list_attacks
 from leakscope.core import files
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.fingerprints import keyed
 from leakscope.core.rng import seeded
-from leakscope.core.tables import architecture, construct
+from leakscope.core.tables import architecture
 from leakscope.data import tabled
 from leakscope.data.files import sha256
 from leakscope.data.reading import ENDINGS
@@ -27,7 +29,6 @@ from leakscope.results.kind import World
 from leakscope.training.recording import Recording
 from leakscope.training.recording.index import INDEX, Shapes
 
-ATTACKS = ("Cosine", "Whitened", "Loss", "FedLoss")
 FILES = (*ENDINGS, ".npz")
 
 
@@ -46,6 +47,12 @@ def request_recording(
     seeds: int,
     trust: Sequence[str],
     preprocessing: str | None = None,
+    rounds: Sequence[int] | str | int = (),
+    clients: Sequence[str] = (),
+    rename: Sequence[str] = (),
+    differences: bool = False,
+    private: Sequence[str] = (),
+    secret: str | None = None,
 ) -> Table:
     """The plan of the audit of one recording, after a rehearsal of all that can go wrong with it."""
     held = Recording(recording)
@@ -53,20 +60,30 @@ def request_recording(
         if given is None:
             calls = f"; the recording calls its model {held.model_name!r}" if option == "--model" else ""
             raise ArgumentError(f"--recording needs {option} beside it{calls}.")
-    held.complete()
-    table = _table(data, label=str(label), client=str(client), drop=drop)
+    choice: Table = {
+        "rounds": _rounds(rounds),
+        "clients": _names(clients, held),
+        "rename": list(rename),
+        "differences": differences,
+    }
+    if all("=" in rule for rule in rename):
+        held = held.choose(rename=dict(rule.split("=", 1) for rule in rename))
+    table = _table(data, label=str(label), client=str(client), private=private, secret=secret, drop=drop)
     candidates = tabled(table)
     chosen, notes = _model(str(model), held)
     built = build(architecture(chosen, trusted=trust), candidates, seeded(0, "model")).eval()
-    attacks, left_out = _attacks(built, candidates, chosen["name"])
+    attacks, left_out = _attacks(
+        built, candidates, chosen["name"], held.choose(choice["rounds"]), seen, choice["clients"]
+    )
     game: Table = {
         "name": "RecordingAudit",
         "recording": str(recording.resolve()),
         "digest": sha256(recording / INDEX),
-        "attacks": [{"name": name} for name in attacks],
+        "attacks": attacks,
         "column": client,
         "seen": seen,
         "centred": centred,
+        **{name: given for name, given in choice.items() if given},
     }
     if preprocessing is not None:
         game["preprocessing"] = preprocessing
@@ -76,12 +93,42 @@ def request_recording(
     if notes or left_out:
         cell["note"] = " ".join([*notes, *left_out])
     KIND.check(World(Cell.model_validate(cell), 0, candidates, tuple(trust)))
-    construct(game, "audit", trusted=trust).believe(held)
-    return {"name": f"Audit of {stem(data)}", "seeds": list(range(seeds)), "cell": [cell]}
+    cells = [
+        cell,
+        *(_beside(cell, array) for array in ([] if seen == "broadcast" or centred else held.gradients)),
+    ]
+    return {"name": f"Audit of {stem(data)}", "seeds": list(range(seeds)), "cell": cells}
 
 
-def _table(data: str, *, label: str, client: str, drop: Sequence[str]) -> Table:
-    """The candidates: the column of clients beside the inputs, never among them."""
+def _beside(cell: Table, array: str) -> Table:
+    """The same audit of what clients uploaded beside their parameters."""
+    return cell | {"id": f"membership {array}", "game": cell["game"] | {"array": array}}
+
+
+def _rounds(given: Sequence[int] | str | int) -> list[int]:
+    """Rounds as they are typed: 3, 1-5,8, or numbers."""
+    if not isinstance(given, str):
+        return [given] if isinstance(given, int) else list(given)
+    found: list[int] = []
+    for part in given.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
+            raise ArgumentError(f"--rounds must be rounds of the recording, such as 1-5,8, got {given!r}.")
+        found += range(int(first), int(last or first) + 1)
+    return sorted(set(found))
+
+
+def _names(given: Sequence[str], recording: Recording) -> list[str]:
+    """Clients as they are typed: a,b; a name may have a comma of its own."""
+    names = [given] if isinstance(given, str) else given
+    return [n for name in names for n in ([name] if name in recording.clients else name.split(","))]
+
+
+def _table(
+    data: str, *, label: str, client: str, private: Sequence[str], secret: str | None, drop: Sequence[str]
+) -> Table:
+    """The candidates: the column of clients beside the inputs, never among them, as are other ``private``
+    columns that questions are about. A ``secret`` of a table is an input too."""
     path = Path(data)
     if path.suffix not in FILES:
         raise ArgumentError(
@@ -90,14 +137,21 @@ def _table(data: str, *, label: str, client: str, drop: Sequence[str]) -> Table:
         )
     if label == client:
         raise ArgumentError(f"--label and --client must name two columns, got {label!r} for both.")
+    own = [secret] if secret else []
     file = {"path": str(path.resolve()), "sha256": keyed(sha256(path))}
     if path.suffix == ".npz":
         if drop:
             raise ArgumentError(
                 f"--drop is for the columns of a table, and {data} holds arrays; leave it out."
             )
-        return {"name": "npz", **file, "y": label, "secrets": [client]}
-    table = {"name": "csv", **file, "label": label, "secrets": [], "user": client, "keep": ["*"]}
+        return {"name": "npz", **file, "y": label, "secrets": [*dict.fromkeys([client, *private, *own])]}
+    if len(private) > 1:
+        raise ArgumentError(
+            f"a table can have one column of people or canaries beside --client, got {', '.join(private)}; "
+            f"give arrays (.npz), or ask one after the other."
+        )
+    table = {"name": "csv", **file, "label": label, "secrets": own, "user": client, "keep": ["*"]}
+    table |= {"person": private[0]} if private else {}
     return table | ({"drop": list(drop)} if drop else {})
 
 
@@ -126,15 +180,53 @@ def _widths(layers: Shapes) -> tuple[int, ...] | None:
     return tuple(shape[0] for shape in shapes[:-1])
 
 
-def _attacks(model: nn.Module, candidates: Dataset, name: str) -> tuple[tuple[str, ...], list[str]]:
-    """The attacks that the model allows, and in words why one is left out."""
-    some = candidates.take(torch.arange(2))
+def _attacks(
+    model: nn.Module,
+    candidates: Dataset,
+    name: str,
+    recording: Recording,
+    seen: str,
+    clients: Sequence[str],
+) -> tuple[list[Table], list[str]]:
+    """The strongest attacks on what is seen that the model allows, and in words why some are left out."""
+    followed = {r for r in recording.rounds if r + 1 in recording.rounds}
+    rounds = [
+        r for r in recording.rounds if (r in followed if seen == "broadcast" else recording.clients_in(r))
+    ]
+    there = [{*recording.clients_in(r)} for r in rounds]
+    some, notes = candidates.take(torch.arange(2)), []
     try:
         moments(model, parameters(model), some.x, some.y)
     except ArgumentError:
-        note = f"Whitened is left out: {name} has layers other than linear ones and convolutions."
-        return tuple(attack for attack in ATTACKS if attack != "Whitened"), [note]
-    return ATTACKS, []
+        notes = [f"Whitened attacks are left out: {name} has layers that cannot be whitened."]
+    spans, beyond = _spans(model, some, recording, seen)
+    asked = {*clients} or set().union(*there)
+    drop_out = drops_out(recording, rounds, asked)
+    attacks = list_attacks(
+        seen,
+        whitens=not notes,
+        spans=spans,
+        several=any(len(names) > 1 for names in there),
+        drop_out=drop_out,
+        steady=not drop_out or bool(asked.intersection(*there)),
+        quick=False,
+    )
+    return attacks, [*notes, *filter(None, [beyond])]
+
+
+def _spans(model: nn.Module, some: Dataset, recording: Recording, seen: str) -> tuple[Table | None, str]:
+    """The attack by row spaces, by the fewest records behind anything that is seen."""
+    parts = {r: recording.parts_in(r) for r in recording.rounds}
+    counts = [[recording.samples(r, part) for part in there] for r, there in parts.items() if there]
+    behind = [min(samples) if seen == "uploads" else sum(samples) for samples in counts]
+    steps = [recording.steps(r, part) or 0 for r, there in parts.items() for part in there]
+    return find_spans(
+        model,
+        some,
+        records=min(behind, default=0),
+        rounds=len(parts),
+        steps=max(steps, default=0) or None,
+    )
 
 
 def writable(records: Path, seeds: int) -> None:

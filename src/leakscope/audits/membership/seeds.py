@@ -136,6 +136,11 @@ def _average_attack(
     )
 
 
+def count_intervals(attacks: Sequence[MemberAttack]) -> int:
+    """How many intervals, of attacks and of their clients, share the chance of an error."""
+    return len(attacks) * max(1, len(attacks[0].clients))
+
+
 def _sites(
     tables: Sequence[Sequence[MemberAttack]], usual: int, sound: bool, unlike: Sequence[str]
 ) -> Iterable[Site]:
@@ -147,7 +152,7 @@ def _sites(
         names = [name for name in every[0] if all(name in clients for clients in every)]
         for name in names:
             clients = [table[name] for table in every]
-            kept, among = [client.scores for client in clients], len(names) * len(tables)
+            kept, among = [client.scores for client in clients], count_intervals([same[0] for same in tables])
             hits, area = (_over_seeds(kept, measure, among) for measure in ("tpr_at_1%", "auroc"))
             members = min(client.members for client in clients)
             judged = min(usual if client.judged is None else client.judged for client in clients)

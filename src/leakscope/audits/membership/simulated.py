@@ -26,6 +26,7 @@ from leakscope.audits.membership.judged import (
     judge,
     measure_worth,
 )
+from leakscope.audits.membership.limits import describe_limits
 from leakscope.audits.world import (
     build_model,
     count_parameters,
@@ -42,7 +43,7 @@ from leakscope.defenses.training import MixupMMD
 from leakscope.measures.accounting import Accounted, account_shown, account_training
 from leakscope.results.cell import Cell
 from leakscope.results.kind import Measured, World
-from leakscope.training import Local, cut_sites, federate, shards
+from leakscope.training import Local, cut_parts, cut_sites, federate, shards
 from leakscope.training.recording import Recorder, Recording
 
 
@@ -58,7 +59,8 @@ class MembershipAudit:
     "site" every value of the private ``column`` is a client under its own name: of its records the
     ``shares`` are its members, the adversary's own and held out, and the rest are judged, so that members
     are told from other records of the same site; ``clients``, ``size``, ``scored``, ``known``, ``held`` and
-    ``validation`` are then not looked at.
+    ``validation`` are then not looked at. There ``person`` may name the column of people, who are then
+    members or not as a whole.
     """
 
     attacks: tuple[Attack, ...]
@@ -73,6 +75,7 @@ class MembershipAudit:
     how: Literal["iid", "dirichlet", "user", "site"] = "iid"
     alpha: float = 0.5
     column: str | None = None
+    person: str | None = None
     shares: tuple[float, float, float] = (0.5, 0.1, 0.1)
     seen: Seen = "uploads"
     centred: bool = False
@@ -92,6 +95,8 @@ class MembershipAudit:
         require(self.validation >= 0, "MembershipAudit.validation", "at least 0", self.validation)
         scored = self.clients if self.scored is None else self.scored
         require(1 <= scored <= self.clients, "MembershipAudit.scored", "from 1 to all clients", scored)
+        whole = self.person is None or self.how == "site"
+        require(whole, "MembershipAudit.person", "None where how is not 'site'", self.person)
         some = len(self.shares) == 3 and min(self.shares) > 0 and sum(self.shares) < 1
         require(some, "MembershipAudit.shares", "three positive shares that leave some", self.shares)
 
@@ -125,10 +130,11 @@ class MembershipAudit:
                 apart=bool(who.apart),
             )
             alike = compare_sides(watched, who, history[0], seed=seed)
-            attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed)
+            attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed, watch=world.watch)
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
-        found = found.model_copy(update={"guarantee": self._account(cell, model)})
+            limits = tuple(describe_limits(self.attacks, watched, who, trials=cell.trials))
+        found = found.model_copy(update={"guarantee": self._account(cell, model), "remarks": limits})
         net = describe_model(world, model, who.members[0], test=who.others)
         return Measured(found, describe(world.records), net)
 
@@ -187,9 +193,9 @@ def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roste
         private, rest = data.take(order[:wanted]), data.take(order[wanted:])
         if len(private) < wanted or len(rest) < apart + 2:
             raise DataError(
-                f"{data.name}: {audit.clients} clients of {audit.size} records and {apart} records of "
-                f"nobody leave {len(data) - wanted - apart} of {len(data)} different records to judge; ask "
-                f"for fewer."
+                f"{data.name}: {audit.clients} clients of {audit.size} records and {apart} records of nobody "
+                f"take {wanted + apart} of {len(data)} different records, and at least 2 must be left to "
+                f"judge; ask for fewer."
             )
     size = None if audit.how == "user" else audit.size
     members = shards(
@@ -259,16 +265,22 @@ def _sites_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) ->
     if audit.column is None:
         raise ArgumentError("MembershipAudit.column must name the column of sites where how is 'site'.")
     dealt = []
-    for name, part in cut_sites(data, audit.column):
+    for name, part in cut_sites(data, audit.column, person=audit.person):
         sizes = [int(share * len(part)) for share in audit.shares]
-        order = torch.randperm(len(part), generator=rng)
-        cuts = [part.take(rows) for rows in order.split([*sizes, len(part) - sum(sizes)])]
-        dealt.append((name, *cuts))
+        dealt.append((name, *cut_parts(part, sizes, rng, person=audit.person)))
     names, members, known, held, others = zip(*dealt, strict=True)
     every, n = _scaled([*members, *held, *others, joined(known)], joined(members)), len(names)
     mine, theirs = every[n : 2 * n], every[2 * n : 3 * n]
     apart = tuple(zip(mine, theirs, strict=True))
-    return Roster(tuple(every[:n]), every[-1], joined(mine), joined(theirs), apart=apart, names=names)
+    return Roster(
+        tuple(every[:n]),
+        every[-1],
+        joined(mine),
+        joined(theirs),
+        apart=apart,
+        people=audit.person,
+        names=names,
+    )
 
 
 @contextmanager
@@ -286,7 +298,8 @@ def record(
     with TemporaryDirectory() as folder:
         recorder = Recorder(Path(folder) / "run", model, model_name=type(model).__name__)
         every = len(who.members)
-        scored = every if audit.seen == "sum" or who.apart else audit.scored or every
+        wide = any(getattr(attack, "sees", "") == "all updates" for attack in audit.attacks)
+        scored = every if audit.seen != "uploads" or who.apart or wide else audit.scored or every
         observer = _Observer(recorder, frozenset(observed), scored)
         history = audit.federate(
             model, who.members, rounds=rounds, rng=rng, defense=defense, recorder=observer

@@ -155,6 +155,11 @@ class Federation(Runs[MembershipFound]):
         return str(self.cell.game.get("seen", "uploads"))
 
     @property
+    def sees_all(self) -> bool:
+        """Whether an attack looks at the other clients' updates too."""
+        return any(attack.first.uses == "all updates" for attack in self.attacks)
+
+    @property
     def view(self) -> str:
         """What the adversary sees, in few words."""
         parts = {"sum": "the sum of updates", "broadcast": "global models only"}

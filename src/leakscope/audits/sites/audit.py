@@ -31,12 +31,13 @@ from leakscope.core.nouns import (
 from leakscope.core.rng import seeded
 from leakscope.games import Distribution, Inference
 from leakscope.games.channels import UpdateChannel
+from leakscope.games.federated import Around
 from leakscope.games.referee import play
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import advantage, auroc, guessing, proportion, success_rate
 from leakscope.results.kind import Measured, World
 from leakscope.results.scores import Scores
-from leakscope.training import Local, cut_sites, federate
+from leakscope.training import Local, cut_parts, cut_sites, federate
 
 ORIGIN = Joint()
 CONTENT = Strongest((Joint(ordinal=True), Posterior(reduce=FirstInput(), ordinal=True)), "loss", 300)
@@ -61,7 +62,8 @@ class SiteAudit:
     server has other records of every site: a ``share`` of each site's records is what it trains on, and the
     rest are the server's. *Provenance*: whose is an update on records of one site? *Distribution*: in which
     of ``bins`` ranges is the share of each of the ``secrets`` at a site? ``origin`` is the attack on the
-    first question, ``content`` that on the second.
+    first question, ``content`` that on the second. Where the private column ``person`` says whose a record
+    is, whole people are trained on or not.
     """
 
     site: str
@@ -71,6 +73,7 @@ class SiteAudit:
     bins: int = 6
     origin: Attack = ORIGIN
     content: Attack = CONTENT
+    person: str | None = None
 
     kind = "sites"
 
@@ -123,10 +126,9 @@ class SiteAudit:
     def cut(self, world: World) -> tuple[SiteRecords, ...]:
         """The sites, each record once, scaled by what they train on."""
         rng, parts = seeded(world.seed, "split"), []
-        for name, data in cut_sites(world.records.distinct(), self.site):
-            rows = torch.randperm(len(data), generator=rng)
-            cut = round(self.share * len(data))
-            parts.append((name, data.take(rows[:cut]), data.take(rows[cut:])))
+        for name, data in cut_sites(world.records.distinct(), self.site, person=self.person):
+            own, rest = cut_parts(data, [round(self.share * len(data))], rng, person=self.person)
+            parts.append((name, own, rest))
         private = joined([own for _, own, _ in parts])
         return tuple(
             SiteRecords(name, own.standardised(private), rest.standardised(private))
@@ -187,14 +189,14 @@ class SiteAudit:
                 game = Distribution(site.private, secret, bins=self.bins, batch=batch)
                 knowledge = Knowledge(game.on(site.public), channel, world.cell.rehearsals)
                 rng = seeded(world.seed, "play", secret, site.name)
-                place = _place(count / len(site.private), self.bins)
+                place = game.place(count, len(site.private))
                 both = _Beside(game, uploads.of(i), place)
                 told = play(both, channel, self.content, knowledge, trials=world.cell.trials, rng=rng)
                 transcripts.append(replace(told, secrets=told.secrets[:-1], guesses=told.guesses[:-1]))
                 low, high = _believe(told.guesses[-1])
                 update = {
                     "scores": _measure(transcripts[-1], level),
-                    "range": (max(low - 1, 0) / (self.bins - 1), high / (self.bins - 1)),
+                    "range": game.span(low, high),
                     "inside": low <= place <= high,
                 }
                 answer = answer.model_copy(update=update)
@@ -215,11 +217,6 @@ def _believe(chances: Tensor) -> tuple[int, int]:
     order = chances.argsort(descending=True)
     kept = order[: int((chances[order].cumsum(0) < SURE).sum()) + 1]
     return int(kept.min()), int(kept.max())
-
-
-def _place(share: float, bins: int) -> int:
-    """The range that a share lies in: {0}, (0, 1/(m-1)], and so on."""
-    return -int(-share * (bins - 1) // 1) if share else 0
 
 
 def _measure(transcript: Transcript, level: float) -> Scores[Estimate]:
@@ -256,23 +253,11 @@ class _Uploads:
 
 
 @dataclass(frozen=True, eq=False)
-class _Beside:
+class _Beside(Around):
     """A game in which the last trial is what was really uploaded, whose secret is the ``place``."""
 
-    game: Distribution
     real: tuple[Layers, ...]
     place: int
-
-    @property
-    def batch(self) -> int:
-        return self.game.batch
-
-    @property
-    def chances(self) -> Tensor:
-        return self.game.chances
-
-    def on(self, data: Dataset) -> Distribution:
-        return self.game.on(data)
 
     def deal(self, channel: Channel, trials: int, rng: torch.Generator) -> tuple[View, Tensor]:
         view, secrets = self.game.deal(channel, trials, rng)

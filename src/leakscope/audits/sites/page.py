@@ -100,6 +100,13 @@ class QuestionOverSeeds:
             return f"{self.asked.column}, share of {self.asked.trait} at each site (distribution)"
         return f"{self.asked.column} of an update (provenance)"
 
+    @property
+    def wanted(self) -> str:
+        """What the server is after, in a sentence."""
+        if self.asked.trait:
+            return f"the share of {self.asked.trait} at each site"
+        return f"which {self.asked.column} an update is from"
+
 
 @dataclass(frozen=True)
 class SitesOverSeeds(Runs[SitesFound]):
@@ -140,15 +147,14 @@ def _open(federations: Sequence[SitesOverSeeds]) -> Brief:
     return Brief(
         asked=tuple(
             dict.fromkeys(
-                f"Can the server tell {question.about} from uploads of a site's training?"
-                for question in questions
+                f"Can the server tell {question.wanted}, by what the sites upload?" for question in questions
             )
         ),
         meaning=tuple(
             explain(
                 question.severity,
                 question.about,
-                "Whoever sees a site's uploads learns this about the site. It is not about one person.",
+                f"Whoever sees a site's uploads learns {question.wanted}. It is not about one person.",
             )
             for question in questions
         ),

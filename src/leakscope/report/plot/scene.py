@@ -30,10 +30,12 @@ def draw_scene(scene: Scene) -> str:
     wish = wrap(f"Wants: {scene.wants}", WIDE - 2 * PAD)
     asks = [text(PAD, bottom + 20 + LINE * i, line, style="strong") for i, line in enumerate(wish)]
     height = bottom + 20 + LINE * len(wish)
-    told = [scene.holder, *scene.records, "Sent:", *scene.crosses, scene.listener, *scene.knows, scene.wants]
+    told = [scene.holder, *scene.records, *scene.crosses, scene.listener, *scene.knows, scene.wants]
     size = f'viewBox="0 0 {at(WIDE, height)}"'
     parts = [*held, *wire, *seen, *asks]
-    return picture("scene", size, "Who sees what", ". ".join(told), parts, "scene")
+    return picture(
+        "scene", size, "Who sees what", ". ".join(line.rstrip(".") for line in told), parts, "scene"
+    )
 
 
 def _box(top: float, sign: str, title: str, lines: Sequence[str]) -> tuple[list[str], float]:

@@ -7,10 +7,15 @@ measure = "advantage"     # or auroc, tpr_at_1%, information (nats), epsilon
 at_most = 0.1
 confidence = 0.95         # of the verdict
 adversary = "adaptive"    # knows of the defense, or there is none; or static; or any
+attack = "strongest"      # of several, chosen on public records; or any: one that was named
+data = "adult"            # what the results call it; all of them if left out
+where = {rounds = 15}     # settings that a result must have, as its plan names them: "game.batch" = 16
 defense = "DPSGD"         # a name, a table of settings, or "none"; every one if left out
 delta = 1e-5              # of an epsilon
 releases = "shown"        # an epsilon of exactly what the adversary saw; or "training": of the whole training
 neighbours = "replace"    # one record replaced; or "add or remove"
+
+code = "present"          # results of this version only; or "any" (before the first table)
 
 [declared]                # what the operator's accountant promises of the whole training
 epsilon = 3.0
@@ -44,6 +49,9 @@ class Limit(BaseModel):
     game: str = EVERY
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     adversary: Literal["adaptive", "static", "any"] = "adaptive"
+    attack: Literal["strongest", "any"] = "strongest"
+    data: str | None = None
+    where: Table = Field(default_factory=dict)
     defense: str | Table | None = None
     delta: float = Field(default=1e-5, gt=0, lt=1)
     releases: Literal["shown", "training"] = "shown"
@@ -63,7 +71,10 @@ class Limit(BaseModel):
         """Whether the limit is for what was read, whoever attacked."""
         same = self.secret in (EVERY, reading.secret) or reading.secret == EVERY
         kinds = self.game == EVERY or self.game in reading.kinds
-        return same and kinds and self._restricted(reading)
+        there = self.data in (None, reading.data) and all(
+            reading.settings.get(name, value) == value for name, value in self.where.items()
+        )
+        return same and kinds and there and self._restricted(reading)
 
     def _restricted(self, reading: Reading) -> bool:
         if self.defense is None:
@@ -93,6 +104,7 @@ class Appetite(BaseModel):
 
     model_config = STRICT
     limit: tuple[Limit, ...] = Field(min_length=1, strict=False)
+    code: Literal["present", "any"] = "present"
     declared: Declared | None = None
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from leakscope.results import store
 from leakscope.results.cell import group_by, plan_of, stable
 from leakscope.results.kind import Asked, kind_named, numbers
 from leakscope.results.number import Number
-from leakscope.results.result import Result, find_checks
+from leakscope.results.result import Result, find_checks, revision
 from leakscope.results.scores import tells
 
 EVERY = "*"
@@ -36,6 +36,10 @@ class Reading:
     doubted: bool = False  # a self-check of the result failed
     apart: bool = True  # the attack was heard on other records than it had learned from
     failure: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of its cell, by dotted names
+    run: int = 0  # of several
+    unlearned: bool = False  # its model, without a defense, is no better than a constant
+    stale: bool = False  # another version of this program made it
 
     @property
     def unprotected(self) -> bool:
@@ -98,8 +102,22 @@ def complete(results: Sequence[Result[Any]], plan: str) -> list[Result[Any]]:
     ]
 
 
-def read(result: Result[Any]) -> list[Reading]:
+def read(result: Result[Any], *, run: int = 0) -> list[Reading]:
     """Everything that one result says."""
+    stale = result.made.code != revision() or result.key != result.cell.key(result.seed)
+    settings = dict(_settings(result.cell.meaning))
+    return [replace(one, settings=settings, run=run, stale=stale) for one in _readings(result)]
+
+
+def _settings(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _settings(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _readings(result: Result[Any]) -> list[Reading]:
     asked = kind_named(result.kind).ask(result.cell)
     rows = numbers(result)
     if all(row.error for row in rows):
@@ -142,6 +160,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
         doubted=any(not check.passed for _, check in find_checks(result.found)),
         apart=getattr(result.found, "apart", True),
+        unlearned=asked.protected is False and getattr(getattr(result.found, "utility", None), "idle", False),
         failure=failure,
     )
 

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 from leakscope.core.basis import Enough, scaled
 from leakscope.core.errors import PlanError
+from leakscope.results.cell import stable
 from leakscope.results.gate.appetite import EPSILON, Appetite, Declared, Limit, read
 from leakscope.results.gate.readings import EVERY, Reading, read_results
 from leakscope.results.gate.readings import read as read_result
@@ -36,6 +37,7 @@ OPEN: Word = "not enough evidence"
 CODES = {"pass": 0, "fail": 1, OPEN: 3}
 GUESSED = ("success", "balanced_accuracy", "advantage")  # measures of guesses, not of their ranking
 CERTIFIED = "epsilon_any"  # the measured epsilon: a lower bound that assumes nothing
+STALE = 'another version of this program made it; run its plan again, or set code = "any" to take its word'
 NEVER = "an attack gives a lower bound on epsilon, so it alone can never pass a limit"
 
 
@@ -131,14 +133,35 @@ def worst(words: Iterable[Word]) -> Word:
     return min(words, key=WORDS.index, default=OPEN)
 
 
-def judge(appetite: Appetite, results: Sequence[Result[Any]]) -> GateVerdict:
-    """A risk appetite held against results; those that failed, or were not run, never pass."""
-    every = [reading for result in results for reading in read_result(result)]
-    for limit in appetite.limit:
+def judge(appetite: Appetite, *runs: Sequence[Result[Any]], part: bool = False) -> GateVerdict:
+    """A risk appetite held against the results of one run or several; those that failed, or were not run,
+    never pass. A result that two runs share counts once. Of what is a ``part`` of the runs, limits about
+    others are left out, and the error is shared as if they were not."""
+    every = [
+        reading
+        for run, results in enumerate(_apart(runs))
+        for one in results
+        for reading in read_result(one, run=run)
+    ]
+    if appetite.code == "any":
+        every = [replace(reading, stale=False) for reading in every]
+    wanted = [one for one in appetite.limit if not part or any(one.about(reading) for reading in every)]
+    for limit in wanted:
         _exists(limit, every)
     shares = len(appetite.limit)
-    limits = tuple(_judge_limit(limit, every, appetite.declared, shares) for limit in appetite.limit)
+    limits = tuple(_judge_limit(limit, every, appetite.declared, shares) for limit in wanted)
     return GateVerdict(limits, appetite.declared)
+
+
+def _apart(runs: Sequence[Sequence[Result[Any]]]) -> list[list[Result[Any]]]:
+    """The runs, each without what an earlier one has: the same result twice is no more evidence."""
+    seen: set[str] = set()
+    apart = []
+    for results in runs:
+        tables = [(stable(one.table), one) for one in results]
+        apart.append([one for table, one in tables if table not in seen])
+        seen |= {table for table, _ in tables}
+    return apart
 
 
 def judge_kept(folder: Path) -> GateVerdict | None:
@@ -152,11 +175,15 @@ def _exists(limit: Limit, every: Sequence[Reading]) -> None:
     secrets = list(dict.fromkeys(reading.secret for reading in every))
     games = list(dict.fromkeys(kind for reading in every for kind in reading.kinds))
     shields = list(dict.fromkeys(str(s.get("name")) for reading in every for s in reading.asked.shields))
+    data = list(dict.fromkeys(reading.data for reading in every))
+    settings = {name for reading in every for name in reading.settings}
     named = limit.defense if isinstance(limit.defense, str) else (limit.defense or {}).get("name")
     for what, name, there in (
         ("secret", limit.secret, [*secrets, EVERY]),
         ("game", limit.game, [*games, EVERY]),
         ("defense", named, [*shields, "none"]),
+        ("data", limit.data, data),
+        *(("setting", name, settings) for name in limit.where),
     ):
         if every and name is not None and name not in there and EVERY not in secrets:
             raise PlanError(
@@ -174,7 +201,8 @@ def _judge_limit(
     stronger = limit.adversary == "adaptive"
     speaking = [r for r in heard if stronger or limit.faces(r) or r.setting not in met]
     error = (1 - limit.confidence) / shares
-    seeds, count = max(1, len({r.seed for r in speaking})), max(1, sum(not r.failure for r in speaking))
+    count = max(1, sum(not r.failure for r in speaking))
+    seeds = max(1, len({(r.run, r.seed) for r in speaking}))
     errors = (error / count, error / seeds)
     judged = [_judge_reading(limit, reading, declared, errors) for reading in speaking]
     judged = [one if one.reading.setting in met else _unmet(limit, one) for one in judged]
@@ -224,8 +252,14 @@ def _judge_reading(
     low, high = _ends(number, reading.surer.get(name), errors)
     measured, doubt = _measure(limit, reading, number, low, high)
     promised, holds, reason = _promise(limit, reading, declared)
+    own = not (declared and limit.measure == EPSILON and limit.releases == "training")
+    if holds and own and reading.stale:
+        holds, reason = False, STALE
+    lacking = [name for name in limit.where if name not in reading.settings]
     said: Word = "pass" if holds else OPEN
     combined: Word = "fail" if measured == "fail" else "pass" if "pass" in (measured, said) else OPEN
+    if combined == "pass" and lacking:
+        combined, reason = OPEN, f"it leaves {', '.join(lacking)} to a default, so nobody says what it is"
     enough = None
     if combined == "fail":
         reason = "the lower limit is above it"
@@ -278,8 +312,19 @@ def _measure(
         )
     if not high <= limit.at_most:  # nor where it is no number
         return OPEN, ""
+    if reading.stale:
+        return OPEN, STALE
+    if reading.asked.single and limit.attack == "strongest":
+        return OPEN, (
+            'only an attack that was named was tried; audit without --attack, or ask for attack = "any"'
+        )
     if reading.doubted:
         return OPEN, "its self-check failed, so a low number of this result proves nothing"
+    if reading.unlearned:
+        return OPEN, (
+            "its model has not learned its task, so a low number says nothing of one that has; train "
+            "it longer"
+        )
     if not reading.apart:
         return OPEN, (
             "its attack was tried only on public records that it had learned from, so nobody knows how far "

@@ -82,7 +82,7 @@ def as_text(verdict: GateVerdict) -> list[str]:
     lines = []
     for one in verdict.limits:
         lines.append(f"{one.combined.upper()}: {say_limit(one.limit)}.")
-        lines += [f"  {line}" for line in _details(one)]
+        lines += [f"  {line}" for line in details(one)]
     return [*lines, *notes(verdict), summarise(verdict)]
 
 
@@ -94,7 +94,7 @@ def summarise(verdict: GateVerdict) -> str:
     return f"Measurement: {verdict.measured}.{bounds} {declared} Result: {verdict.combined.upper()}."
 
 
-def _details(one: LimitVerdict) -> list[str]:
+def details(one: LimitVerdict) -> list[str]:
     """What decides a limit, and what would."""
     decisive = one.decisive
     if decisive is None:

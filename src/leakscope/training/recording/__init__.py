@@ -14,8 +14,9 @@ plain SGD Γ / rate is the gradient (paper 002 prints the opposite sign).
 
 from __future__ import annotations
 
+from leakscope.training.recording.canaries import Canaries
 from leakscope.training.recording.reader import Recording
 from leakscope.training.recording.replay import RecordedChannel
 from leakscope.training.recording.writer import Recorder
 
-__all__ = ["RecordedChannel", "Recorder", "Recording"]
+__all__ = ["Canaries", "RecordedChannel", "Recorder", "Recording"]

@@ -18,6 +18,8 @@ from leakscope.core.nouns import Params
 
 FORMAT, VERSION, INDEX = "leakscope recording", 1, "recording.json"
 DECLARED = ("loss", "preprocessing")  # what a writer may say of how its clients trained
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names of what is no parameter
+SUM = "\0"  # in place of a client's name: no client can be called so
 SHOWN = 12  # names that are listed before it is said how many more there are
 
 Client = str | int  # 3 and "3" are the same client
@@ -58,6 +60,14 @@ def _faults(index: Mapping[str, Any]) -> Iterator[str]:
         yield "its layers must be names with shapes"
     if len(dict(layers)) < len(layers) or model.get("hash") != hash_of(dict(layers)):
         yield "its hash is not that of its layers"
+    buffers, further = model.get("buffers", []), model.get("further", {})
+    if not (isinstance(further, dict) and all(map(is_word, further))):
+        yield "its further arrays must have names"
+    for part in (buffers, *further.values()):
+        if not (isinstance(part, list) and all(map(_is_layer, part))):
+            yield "its buffers and further arrays must be names with shapes"
+    if len(stored_shapes(model)) < sum(map(len, (layers, buffers, *further.values()))):
+        yield "its layers, buffers and further arrays must have different names"
     if not (isinstance(clients, list) and all(map(is_word, clients)) and isinstance(rounds, dict)):
         yield "it does not name its clients and its rounds"
     known = set(clients)
@@ -66,9 +76,28 @@ def _faults(index: Mapping[str, Any]) -> Iterator[str]:
             re.fullmatch("0|[1-9][0-9]{0,5}", r) and _is_entry(held) and isinstance(held.get("updates"), dict)
         ):
             yield f"its round {r!r} must have a number, a global model's file and updates"
+        total = held.get("sum")
+        if total is not None and not (_is_entry(total) and trained(total) and _is_sum(total, known)):
+            yield f"the sum of its round {r} must have a file, samples, rate, steps and the clients behind it"
         for client, entry in held["updates"].items():
-            if client not in known or not _is_entry(entry) or not trained(entry):
+            facts = _is_entry(entry) and trained(entry) and isinstance(entry.get("delta", False), bool)
+            if client not in known or not facts:
                 yield f"its update of client {client!r} in round {r} must have a file, samples, rate, steps"
+
+
+def stored_shapes(model: Mapping[str, Any]) -> Shapes:
+    """Each tensor that a file of this model can hold: layers, then buffers, then further arrays."""
+    parts = [("", model["layers"]), ("", model.get("buffers", []))]
+    parts += [(f"{array}/", part) for array, part in model.get("further", {}).items()]
+    return {head + name: tuple(shape) for head, part in parts for name, shape in part}
+
+
+def rename_layer(name: str, rules: Mapping[str, str]) -> str:
+    """The name by these rules: a whole name for another, or one that ends in a dot as a beginning."""
+    if name in rules:
+        return rules[name]
+    begin = next((old for old in rules if old.endswith(".") and name.startswith(old)), None)
+    return name if begin is None else rules[begin] + name.removeprefix(begin)
 
 
 def _is_layer(item: object) -> bool:
@@ -84,6 +113,11 @@ def _is_entry(held: object) -> bool:
         case {"file": str(file), "digest": str()}:
             return re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*\.safetensors", file) is not None
     return False
+
+
+def _is_sum(total: Mapping[str, Any], known: set[str]) -> bool:
+    clients = total.get("clients")
+    return isinstance(clients, list) and bool(clients) and all(map(is_word, clients)) and known >= {*clients}
 
 
 def trained(facts: Mapping[str, Any]) -> bool:

@@ -27,7 +27,7 @@ def brief(pages: Sequence[GuardPage]) -> Brief:
             "finished. Each record is released once.",
         ),
         untested=tuple(_omit(pages)),
-        scene=next((_scene(page) for page in pages if page.best), None),
+        scene=_scene([page for page in pages if page.best]),
     )
 
 
@@ -78,17 +78,18 @@ def _omit(pages: Sequence[GuardPage]) -> Iterator[str]:
     yield f"The guard was judged for {secrets} only. What it leaves of other columns is not known."
 
 
-def _scene(page: GuardPage) -> Scene:
+def _scene(pages: Sequence[GuardPage]) -> Scene | None:
+    if not pages:
+        return None
+    grouped = all(page.secret == "property" for page in pages)
     return Scene(
         holder="A client holds the records",
-        records=(f"Data: {page.data}. They never leave.",),
+        records=(f"Data: {listed(dict.fromkeys(page.data for page in pages))}. They never leave.",),
         crosses=(
-            "Sent: a representation of each record"
-            if page.secret != "property"
-            else "Sent: one of each group",
+            "Sent: one of each group" if grouped else "Sent: a representation of each record",
             "made by the guard's encoder",
         ),
         listener="Whoever gets the representations",
         knows=("the encoder and the law of its noise", "records of its own"),
-        wants=page.title,
+        wants=listed(dict.fromkeys(page.title for page in pages)),
     )

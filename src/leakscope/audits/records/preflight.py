@@ -1,0 +1,150 @@
+"""Which numbers of records can be read out of a release, before anything is trained: a rehearsal of the
+attack on records of one's own, at the model as it starts, and what closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from leakscope.attacks.row_space import Recovery, RowSpace
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import require
+from leakscope.core.nouns import Knowledge, View
+from leakscope.core.rng import seeded
+from leakscope.games import Reconstruction
+from leakscope.games.channels import GradientChannel, Summed, UpdateChannel
+from leakscope.measures.records import match, transcribe
+from leakscope.models import layers_of, parameters
+from leakscope.training import Local
+
+HALF = 0.5  # of records that come back, from which a number of them is called recoverable
+TRIES = 4  # releases that are rehearsed for each number of records
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What a rehearsal of releases of so many ``records`` says: the ``share`` that came back, the median
+    ``rank`` of the first layer, ``searched``: whether the search ended by itself in every release, and
+    ``noise``: the standard deviation of noise on every entry that would drown the weakest direction."""
+
+    records: int
+    share: float
+    rank: float
+    searched: bool
+    noise: float
+
+    @property
+    def recoverable(self) -> bool:
+        return self.share >= HALF
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        if self.recoverable:
+            return "recoverable"
+        if self.rank < self.records:
+            return "not read: the first layer's rank is below the number of records"
+        if not self.searched:
+            return "not read: the search stops at its bound"
+        return "not read: rounding hides the records"
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """What is foreseen for every number of records, the smallest first, of a first layer of so many
+    ``units``; ``uploads``: after local training, else gradients."""
+
+    sizes: tuple[Foreseen, ...]
+    units: int
+    uploads: bool
+
+    @property
+    def lines(self) -> list[str]:
+        """In words, for people."""
+        kind = "upload" if self.uploads else "gradient"
+        told = [
+            f"{one.records} records behind one {kind}: {one.reason} ({one.share:.0%} came back in rehearsal, "
+            f"rank {one.rank:g})."
+            for one in self.sizes
+        ]
+        return [
+            *told,
+            *self._closes(),
+            "Nothing was trained: measure it by the same command without --preflight.",
+        ]
+
+    def _closes(self) -> list[str]:
+        """What would close it, as far as algebra says."""
+        open_sizes = [one for one in self.sizes if one.recoverable]
+        if not open_sizes:
+            return ["No number of records that was tried is read; that does not show that none can be."]
+        most = open_sizes[-1]
+        beyond = [one.records for one in self.sizes if one.records > most.records]
+        batch = (
+            f"{beyond[0]} records behind each" if beyond else f"more than {most.records} records behind each"
+        )
+        return [
+            f"What stops this attack on {most.records} records; another may go on, so measure it before you "
+            f"rely on it:",
+            f"- far fewer than {most.records} units in the first layer, which has {self.units}: not all can "
+            f"then be read;",
+            f"- {batch};",
+            f"- noise of a standard deviation of {most.noise:.2g} or more on every entry: the weakest "
+            "records go first, and ten times as much hides most;",
+            "- the first layer kept local: this attack reads no other.",
+            "Not known: Adam in place of SGD, whose uploads this attack does not read. Pruning, signs and "
+            "half precision are not foreseen: measure them by --defense.",
+        ]
+
+
+def foresee(
+    model: nn.Module,
+    public: Dataset,
+    batches: Sequence[int],
+    *,
+    local: Local | None = None,
+    clients: int = 1,
+    attack: RowSpace | None = None,
+    seed: int = 0,
+) -> Preflight:
+    """A rehearsal with public records alone, at the model's own weights."""
+    require(len(batches) > 0, "foresee.batches", "at least one", batches)
+    rounds, attack = (parameters(model),), attack or RowSpace()
+    alone = GradientChannel(model, rounds) if local is None else UpdateChannel(model, rounds, local=local)
+    channel = Summed(alone, clients) if clients > 1 else alone
+    name = next(iter(layers_of(model)))
+    shape = rounds[0][f"{name}.weight"].shape
+    sizes = []
+    for batch in sorted(set(batches)):
+        game, rng = (
+            Reconstruction(public, batch=batch * clients, labels=False),
+            seeded(seed, "preflight", batch),
+        )
+        view, secrets = game.deal(channel, TRIES, rng)
+        found = attack.recover(Knowledge(game, channel), View(view.releases), rng)
+        share = float(match(transcribe(secrets, found.records, found.status), public).exact.double().mean())
+        sizes.append(
+            Foreseen(
+                records=game.batch,
+                share=share,
+                rank=float(found.ranks.double().median()),
+                searched=bool(found.ended.all()),
+                noise=_drowning(found, sum(side**0.5 for side in shape)),
+            )
+        )
+    return Preflight(tuple(sizes), shape[0], local is not None)
+
+
+def _drowning(found: Recovery, edge: float) -> float:
+    """The deviation whose largest singular value is the smallest that a release has, by the Bai-Yin edge."""
+    return float(found.weakest.median()) / edge if bool((found.ranks > 0).any()) else 0.0
+
+
+def list_public(records: Dataset, most: int = 2_000, seed: int = 0) -> Dataset:
+    """Some records, scaled by themselves: those that a preflight rehearses with."""
+    rows = torch.randperm(len(records), generator=seeded(seed, "preflight"))[:most]
+    some = records.take(rows)
+    return some.standardised(some)

@@ -1,0 +1,124 @@
+"""The audit of records, typed at the command line, as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from leakscope.audits.asked import Start, open_data, stem
+from leakscope.audits.records.preflight import Preflight, foresee, list_public
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError
+from leakscope.core.rng import seeded
+from leakscope.core.tables import construct
+from leakscope.data.ranges import Bins
+from leakscope.models import build, weights
+from leakscope.results.cell import Table, words
+
+WORTH = 5  # epochs after which it is said what a defense costs
+SHOWN = 4  # records of each size that are shown, where they are asked for
+
+
+def request_records(
+    data: Any,
+    *,
+    label: str | None,
+    person: str | None,
+    drop: Sequence[str],
+    keep: Sequence[str] = (),
+    kinds: Mapping[str, str] | Sequence[str] = (),
+    bins: Bins | Sequence[str] = (),
+    raw: bool = False,
+    train: int | None,
+    public: int | None,
+    start: Start,
+    width: int,
+    batches: Sequence[int],
+    local: Table | None,
+    clients: int,
+    sums: bool,
+    trained: int,
+    trials: int,
+    seeds: int,
+    training: Table,
+    defenses: Sequence[Table],
+    shown: bool,
+) -> tuple[Table, Dataset | None]:
+    """The plan of one audit of records, every name in it checked, and the records if they are in memory."""
+    _consistent(clients=clients, sums=sums)
+    table, _, held = open_data(
+        data,
+        label=label,
+        secrets=(),
+        person=person,
+        drop=drop,
+        keep=keep,
+        kinds=kinds,
+        bins=bins,
+        needed=False,
+        raw=raw,
+    )
+    name = stem(data)
+    game: Table = {"name": "RecordsAudit", "batches": sorted(set(batches))}
+    game |= {"local": local} if local else {}
+    game |= {"clients": clients} if clients > 1 else {}
+    game |= {"shown": SHOWN} if shown else {}
+    cell: Table = {
+        "id": "records",
+        "data": table | ({"by": person} if person else {}),
+        "game": game,
+        "model": start.model or {"name": "MLP", "hidden": [width, max(width // 2, 2)]},
+        "rounds": max(trained + 1, WORTH if defenses else 1),
+        "observe": [trained + 1],
+        "trials": trials,
+        "training": training,
+    }
+    cell |= {"weights": start.weights} if start.weights else {}
+    cell |= {key: value for key, value in {"train": train, "public": public}.items() if value is not None}
+    under = [cell | {"id": f"records, {words(one)}", "defense": one} for one in defenses]
+    return {"name": f"Records of {name}", "seeds": list(range(seeds)), "cell": [cell, *under]}, held
+
+
+def request_preflight(
+    data: Any,
+    *,
+    start: Start,
+    width: int,
+    batches: Sequence[int],
+    clients: int,
+    sums: bool,
+    local: Table | None,
+    trust: Sequence[str],
+    **columns: Any,
+) -> Preflight:
+    """What is foreseen for this table and this model, before anything is trained; ``columns`` are those of
+    `open_data`."""
+    _consistent(clients=clients, sums=sums)
+    _, records, _ = open_data(data, secrets=(), needed=False, **columns)
+    some = list_public(records)
+    table = start.model or {"name": "MLP", "hidden": [width, max(width // 2, 2)]}
+    built = weights.starting(table, start.weights, start.net, trusted=trust)
+    model = build(built, some, seeded(0, "model"))
+    training = construct(local, "training", trusted=trust) if local else None
+    return foresee(model, some, batches, local=training, clients=clients)
+
+
+def describe_local(epochs: int | None, batch: int, optimiser: str, rate: float) -> Table | None:
+    """The plan's table of local training; None: gradients are released."""
+    if epochs is None:
+        if optimiser != "sgd":
+            raise ArgumentError(
+                f"--optimiser is for uploads, got {optimiser!r} for gradients; give --local-epochs too."
+            )
+        return None
+    steps = {"epochs": epochs, "batch": batch, "momentum": 0.0, "decay": 0.0}
+    return {"name": "Local", "rate": rate, "optimiser": optimiser} | steps
+
+
+def _consistent(*, clients: int, sums: bool) -> None:
+    """Refuse options that say nothing together."""
+    if (clients > 1) != sums:
+        raise ArgumentError(
+            f"--clients and --sums go together, got --clients {clients} and {'' if sums else 'no '}--sums: a "
+            f"sum is of two clients or more, and what each client releases alone is asked without both."
+        )

@@ -1,0 +1,123 @@
+"""What a claim of privacy comes to: the epsilons that hold, of what, against whom, on which conditions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from leakscope.core.errors import CHANCE, NONNEGATIVE, Rule
+
+Whose = Literal["upload", "client", "record"]
+Neighbours = Literal["add or remove", "replace"]
+SERVER, OUTSIDERS = "who see every upload", "who see only the model of each round"
+WHOSE: Rule = ("upload, client or record", lambda value: value in ("upload", "client", "record"))
+NEIGHBOURS: Rule = ("replace or add or remove", lambda value: value in ("replace", "add or remove"))
+EPSILON: Rule = NONNEGATIVE
+DELTA: Rule = CHANCE
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The epsilon of one ``whose`` ``against`` somebody: of one upload, of all that a client sends, or of one
+    record in all rounds; ``added`` if it is added or removed, ``replaced`` if another takes its place.
+    Infinite where none holds. ``how`` is the arithmetic. It holds if every sentence of ``only_if`` does."""
+
+    whose: Whose
+    against: str
+    added: float
+    replaced: float
+    delta: float
+    how: str
+    only_if: tuple[str, ...] = ()
+    secure: bool = False  # uploads are summed before anyone sees them
+
+    def epsilon(self, neighbours: Neighbours) -> float:
+        return self.added if neighbours == "add or remove" else self.replaced
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What was promised: an epsilon at a delta, of what, for which neighbours."""
+
+    epsilon: float
+    delta: float
+    whose: Whose
+    neighbours: Neighbours
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A configuration's answer: what was promised, what stands, what gives nothing, what would keep it."""
+
+    framework: str
+    configuration: str
+    promise: Promise | None
+    standings: tuple[Standing, ...]
+    assumed: tuple[str, ...] = ()
+    idle: tuple[str, ...] = ()
+    instead: str = ""
+
+    @property
+    def verdict(self) -> Literal["broken", "holds only if", "nothing promised"]:
+        """Against nobody the promise stands; it stands against some, on conditions; nothing was promised.
+        Nobody can know from a configuration that all conditions hold, so that no claim is simply kept."""
+        if self.promise is None:
+            return "nothing promised"
+        return "holds only if" if self.kept else "broken"
+
+    @property
+    def asked(self) -> tuple[Standing, ...]:
+        """What stands of what was promised, without secure aggregation, which no configuration here has."""
+        promise = self.promise
+        return tuple(
+            row for row in self.standings if promise and row.whose == promise.whose and not row.secure
+        )
+
+    @property
+    def kept(self) -> tuple[Standing, ...]:
+        promise = self.promise
+        return tuple(
+            row
+            for row in self.asked
+            if promise
+            and row.epsilon(promise.neighbours) <= promise.epsilon * (1 + 1e-9)
+            and row.delta <= promise.delta
+        )
+
+
+class Configuration(Protocol):
+    """A deployed configuration in its framework's words. It says what holds, what would keep a promise."""
+
+    usual: ClassVar[tuple[Whose, Neighbours]]  # what its own epsilon is of
+
+    @property
+    def promise(self) -> Promise | None: ...
+    def standings(self, delta: float | None) -> tuple[Standing, ...]: ...
+    def assumed(self) -> tuple[str, ...]: ...
+    def idle(self) -> tuple[str, ...]: ...
+    def nearest(self, promise: Promise) -> str: ...
+
+
+SIZE = "0 or between 1e-30 and 1e30 in size"  # so that no square or product of settings overflows
+
+
+def is_number(value: object) -> bool:
+    """A number of a usual `SIZE`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value == 0 or 1e-30 <= abs(value) <= 1e30
+
+
+def setting(rule: Rule, *names: str, **default: Any) -> Any:
+    """A field with its rule and the other names it goes by."""
+    return field(metadata={"rule": rule, "names": names}, **default)
+
+
+def show(value: float) -> str:
+    """An epsilon in words of a page."""
+    if math.isinf(value):
+        return "none"
+    if value < 1_000:
+        return f"{value:.3g}" if value < 100 else f"{value:.1f}"
+    return f"{value:,.0f}" if value < 1e7 else f"{value:.2e}"

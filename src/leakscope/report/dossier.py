@@ -1,0 +1,266 @@
+"""A dossier: all that may leave a trusted environment about some runs, in one folder. It holds pages,
+numbers, the gate, a statement for machines, one for a model card, and a manifest; no record, and no score of
+a person."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from leakscope.core import files
+from leakscope.core.errors import StoreError
+from leakscope.report import overview
+from leakscope.report.opening import Opening, open_page
+from leakscope.report.page import list_verdicts, quote_plan, render
+from leakscope.report.report import Report, read_report
+from leakscope.results import gate, number, store
+from leakscope.results.cell import plan_of
+from leakscope.results.kind import chapters
+from leakscope.results.number import Number
+from leakscope.results.result import revision
+
+FORMAT = 1  # of the statement
+MANIFEST, STATEMENT, PDF = "manifest.json", "statement.json", "dossier.pdf"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
+PATIENCE = 60  # seconds for a browser
+SHOWN = "shown"  # the setting of a cell by which private records are in its results
+READINGS = (
+    {
+        "of": "SATRE, output management, statements 3.3.07 to 3.3.09",
+        "by": "our reading; the text of the specification decides",
+        "asks": {
+            "a statistical basis for who checks outputs": ["measured", "accounted", "gate"],
+            "checks that are run by a program, and decided by a person": ["gate", "appetite"],
+            "no more leaves than is needed": ["manifest", "records", "scores"],
+        },
+    },
+    {
+        "of": "ISO/IEC 27559, framework for de-identification",
+        "by": "our reading; the text of the standard decides",
+        "asks": {
+            "context": ["threat model"],
+            "data": ["data", "plan"],
+            "identifiability": ["measured", "accounted", "found"],
+            "mitigation": ["defense", "gate"],
+            "governance": ["appetite", "declared", "manifest", "made"],
+        },
+    },
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Exhibit:
+    """One results folder, as a dossier has it."""
+
+    name: str
+    report: Report
+    verdict: gate.GateVerdict | None
+
+    @property
+    def opening(self) -> Opening:
+        told, results = chapters(self.report.results), self.report.results
+        wanted = len(store.asked(plan_of(self.report.plan)))
+        missing = max(0, wanted - len(results))
+        return open_page(told, list_verdicts(told), results, self.report.answer, missing)
+
+
+def write_dossier(
+    folders: Sequence[Path], output: Path, *, appetite: Path | None = None
+) -> tuple[list[str], str]:
+    """Write the dossier of some results folders: the names of its files, and a sentence about the PDF.
+    Nothing is written where a run shows private records, or ``output`` holds something else."""
+    wanted = gate.read(appetite) if appetite else None
+    runs = [_open(folder, wanted) for folder in folders]
+    _refuse(folders, runs, output)
+    content: dict[str, str | bytes] = {}
+    for run in runs:
+        content |= {f"{run.name}/{name}": text for name, text in _pages(run)}
+    verdict = gate.judge(wanted, *(_complete(run.report) for run in runs)) if wanted else None
+    if verdict and appetite:
+        content |= {
+            "appetite.toml": files.read(appetite),
+            "gate.json": _dump(gate.as_json(verdict)),
+            "gate.svg": gate.as_badge(verdict),
+        }
+    content["index.html"] = overview.render(
+        [_line(folder, run) for folder, run in zip(folders, runs, strict=True)], []
+    )
+    content[STATEMENT] = _dump(state(runs, wanted, verdict))
+    content["model-card.md"] = write_card(runs, verdict)
+    printed, told = _print(str(content["index.html"]))
+    content |= {PDF: printed} if printed else {}
+    hashes = {name: hashlib.sha256(_bytes(text)).hexdigest() for name, text in sorted(content.items())}
+    content[MANIFEST] = _dump({"format": FORMAT, "sha256": hashes})
+    for name in _listed(output) - content.keys():  # an earlier dossier is replaced as a whole
+        (output / name).unlink()
+    for name, text in content.items():
+        files.write(output / name, text)
+    return sorted(content), told
+
+
+def _open(folder: Path, wanted: gate.Appetite | None) -> Exhibit:
+    report = read_report(folder)
+    verdict = gate.judge(wanted, _complete(report), part=True) if wanted else None
+    return Exhibit(folder.resolve().name, report, verdict if verdict and verdict.limits else None)
+
+
+def _complete(report: Report) -> list[Any]:
+    return gate.complete(report.results, report.plan)
+
+
+def _refuse(folders: Sequence[Path], runs: Sequence[Exhibit], output: Path) -> None:
+    """All that speaks against it, at once."""
+    reasons = []
+    names = [run.name for run in runs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        reasons.append(f"two folders are called {', '.join(twice)}; rename one")
+    for folder, run in zip(folders, runs, strict=True):
+        if any(result.cell.game.get(SHOWN, 0) not in (0, False, None) for result in run.report.results):
+            reasons.append(
+                f"{str(folder)!r} shows reconstructions, which are private; audit without "
+                f"--show-reconstructions"
+            )
+    there = {p.relative_to(output).as_posix() for p in output.rglob("*") if not p.is_dir()}
+    if output.is_file() or there - _listed(output):
+        reasons.append(f"--output must be new, or a dossier alone, got {str(output)!r}; choose another")
+    if reasons:
+        raise StoreError(f"a dossier cannot be written: {'; '.join(reasons)}.")
+
+
+def _listed(output: Path) -> set[str]:
+    """The files of the dossier that is there already, if one is."""
+    try:
+        table = json.loads(files.read(output / MANIFEST))
+        names = {MANIFEST, *table["sha256"]}
+        return {name for name in names if files.inside(output, *name.split("/")).exists()}
+    except (OSError, ValueError, LookupError, TypeError):
+        return set()
+
+
+def _pages(run: Exhibit) -> Iterator[tuple[str, str]]:
+    report, plan = run.report, plan_of(run.report.plan)
+    wanted = len(store.asked(plan))
+    yield "report.html", render(
+        report.results, plan=quote_plan(report.plan), title=plan.name, verdict=run.verdict, wanted=wanted,
+        answer=report.answer,
+    )  # fmt: skip
+    yield "results.csv", number.as_csv(report.numbers)
+    yield "results.json", number.as_json(report.numbers, title=plan.name)
+
+
+def _line(folder: Path, run: Exhibit) -> overview.Run:
+    line = overview.read_run(folder, page=folder / "index.html")
+    word = run.verdict.combined if run.verdict else ""
+    return replace(line, link=f"{run.name}/report.html", gate=word)
+
+
+def state(
+    runs: Sequence[Exhibit], wanted: gate.Appetite | None, verdict: gate.GateVerdict | None
+) -> dict[str, Any]:
+    """What is said, and on what it rests: measured by an attack, accounted for by a bound that holds for
+    every adversary, or declared by the operator."""
+    declared = wanted.declared if wanted else None
+    return {
+        "format": FORMAT,
+        "made": {
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "leakscope": version("leakscope"),
+            "code": revision(),
+        },
+        "verdict": verdict.combined if verdict else None,
+        "declared": declared.model_dump() if declared else None,
+        "runs": [_state_run(run) for run in runs],
+        "readings": READINGS,
+    }
+
+
+def _state_run(run: Exhibit) -> dict[str, Any]:
+    opening, results = run.opening, run.report.results
+    known = {one.made.records.digest: one.made.records for one in results if one.made.records}.values()
+    made = {tuple(sorted(one.made.versions.items())) for one in results}
+    numbers = run.report.numbers
+    return {
+        "name": run.name,
+        "title": run.report.title,
+        "plan": {"sha256": hashlib.sha256(run.report.plan.encode()).hexdigest()},
+        "code": sorted({one.made.code for one in results}),
+        "versions": [dict(pairs) for pairs in sorted(made)],
+        "data": [{"name": data.name, "records": data.records, "digest": data.digest} for data in known],
+        "threat model": {"asked": opening.asked, "assumed": opening.assumed, "not tested": opening.untested},
+        "found": [
+            {"about": v.about, "data": v.data, "defense": v.defense, "reading": v.word, "told": v.sentence}
+            for v in run.report.verdicts
+        ],
+        "measured": [_said(one) for one in numbers if one.about == "leakage"],
+        "accounted": [_said(one) for one in numbers if one.about == "bound"],
+        "verdict": run.verdict.combined if run.verdict else None,
+    }  # fmt: skip
+
+
+def _said(one: Number) -> dict[str, Any]:
+    return {key: value for key, value in number.as_table(one).items() if value not in (None, "")}
+
+
+def write_card(runs: Sequence[Exhibit], verdict: gate.GateVerdict | None) -> str:
+    """A section of a model card."""
+    lines = ["## Privacy: what was measured", ""]
+    if verdict:
+        lines += [f"Risk appetite: **{verdict.combined}**. {gate.words.summarise(verdict)}", ""]
+    for run in runs:
+        lines += [f"### {_plain(run.report.title)}", ""]
+        lines += [
+            f"- {_plain(f'{one.word}: {one.about}, {one.data}. {one.sentence}')}"
+            for one in run.report.verdicts
+        ]
+        opening = run.opening
+        for head, sentences in (("Assumed", opening.assumed), ("Not tested", opening.untested)):
+            lines += ["", f"{head}:", "", *(f"- {_plain(sentence)}" for sentence in sentences)]
+        lines.append("")
+    return "\n".join([*lines, f"Measured with Leakscope {version('leakscope')}, code {revision()}.", ""])
+
+
+def _plain(text: str) -> str:
+    """Words of the data as Markdown shows them, and does not read them."""
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|" else letter for letter in " ".join(text.split()))
+
+
+def _print(page: str) -> tuple[bytes, str]:
+    """The page on paper by a browser, where there is one, and what became of it."""
+    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if browser is None:
+        return b"", "No PDF: there is no Chromium or Chrome on the PATH."
+    with TemporaryDirectory() as place:
+        source, target = Path(place, "index.html"), Path(place, PDF)
+        files.write(source, page)
+        root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        flags = [
+            "--headless",
+            "--disable-gpu",
+            "--no-pdf-header-footer",
+            f"--user-data-dir={place}/profile",
+            *root,
+        ]
+        command = [browser, *flags, f"--print-to-pdf={target}", source.as_uri()]
+        try:
+            subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True)
+            return files.read(target), f"PDF: {PDF}"
+        except (OSError, subprocess.SubprocessError) as error:
+            return b"", f"No PDF: {Path(browser).name} did not print it ({type(error).__name__})."
+
+
+def _dump(table: dict[str, Any]) -> str:
+    return json.dumps(table, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _bytes(text: str | bytes) -> bytes:
+    return text.encode() if isinstance(text, str) else text

@@ -1,0 +1,209 @@
+"""The share of a value at each client of a recording: told where uploads tell it, and not where nothing can."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import Named, refuses
+from scipy import stats
+from torch import Tensor
+
+import leakscope as ls
+from leakscope.attacks.joint import Joint
+from leakscope.audits.membership.judged import WatchedFederation
+from leakscope.audits.questions.page import tell
+from leakscope.audits.questions.shares import Rehearsal, answer_property, deal_shares
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import LeakscopeError
+from leakscope.core.rng import seeded
+from leakscope.models import MLP, build
+from leakscope.report.page import render
+from leakscope.results.chapter import LEAKS
+from leakscope.run import engines
+from leakscope.run.plan import from_document
+from leakscope.training import Local, federate
+from leakscope.training.recording import Recorder, Recording
+
+NAMES = tuple(f"site-{i:02d}" for i in range(20))
+SIZE, OUTSIDE, WIDTH = 60, 600, 12
+LOCAL = Local(0.1, batch=20, momentum=0.0, decay=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Bed:
+    """A recorded federation and its candidates, of whom the last `OUTSIDE` are nobody's."""
+
+    recording: Recording
+    model: torch.nn.Module
+    candidates: Dataset
+
+    def ask(self, codes: Tensor, *, seed: int = 0, rehearsals: int = 300, rate: float = 0.1):
+        """What is said where ``codes`` are the candidates' values of the secret."""
+        data = replace(
+            self.candidates,
+            private=dict(self.candidates.private) | {"ill": codes},
+            values=dict(self.candidates.values) | {"ill": ("no", "yes")},
+        )
+        known = data.take(torch.arange(len(data) - OUTSIDE, len(data)))
+        watched = WatchedFederation(self.recording, self.model, NAMES)
+        game, having, sizes = deal_shares(data, known, "client", NAMES, "ill", 6)
+        local = replace(LOCAL, rate=rate)
+        rehearsal = Rehearsal(watched, game, having, sizes, local, False, 2, Joint(10, ordinal=True))
+        return answer_property(rehearsal, rehearsals=rehearsals, seed=seed)
+
+
+def deal_codes(seed: int) -> Tensor:
+    """Each client's share of the value is its own; among records of nobody it is a half."""
+    rng = seeded(seed, "codes")
+    shares = torch.rand(len(NAMES), generator=rng).repeat_interleave(SIZE)
+    shares = torch.cat([shares, torch.full((OUTSIDE,), 0.5)])
+    return (torch.rand(len(shares), generator=rng) < shares).long()
+
+
+def grow(folder: Path, *, seed: int = 0, rate: float | None = 0.1) -> Bed:
+    """The value moves some inputs and with them the labels."""
+    rng, codes = seeded(seed, "records"), deal_codes(seed)
+    x = torch.randn(len(codes), WIDTH, generator=rng)
+    x[:, :4] += 2 * codes[:, None].float()
+    y = (x.sum(1) + torch.randn(len(codes), generator=rng) > 4).long()
+    whose = torch.full((len(codes),), len(NAMES))
+    whose[:-OUTSIDE] = torch.arange(len(NAMES)).repeat_interleave(SIZE)
+    values = {"client": (*NAMES, "nobody"), "ill": ("no", "yes"), "label": ("a", "b")}
+    data = Dataset(x, y, {"client": whose, "ill": codes}, values=values)
+    model = build(MLP((8,)), data, seeded(seed, "model"))
+    recorder = Named(Recorder(folder, model, model_name="mlp"), NAMES)
+    if rate is None:
+        told = recorder.update
+        recorder.update = lambda *given, **facts: told(*given, **facts | {"rate": None})
+    members = [data.take((whose == c).nonzero()[:, 0]) for c in range(len(NAMES))]
+    federate(model, members, rounds=2, rng=seeded(seed, "training"), local=LOCAL, recorder=recorder)
+    return Bed(Recording(folder), model.eval(), data)
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory) -> Bed:
+    return grow(tmp_path_factory.mktemp("bed") / "run")
+
+
+def test_the_share_of_a_value_is_told_from_uploads_without_any_record_of_a_client(bed):
+    codes = bed.candidates.private["ill"]
+    answer = bed.ask(codes)
+    assert answer.scores.advantage.low > 0
+    assert answer.selfcheck.p < 0.025
+    own = codes[:-OUTSIDE].view(len(NAMES), SIZE).sum(1)
+    assert answer.guessing == max(np.bincount(-(-own * 5 // SIZE))) / len(NAMES)
+    right = [
+        client.range[0] < int(n) / SIZE <= client.range[1]
+        for client, n in zip(answer.clients, own, strict=True)
+    ]
+    assert [bool(client.scores.success.value) for client in answer.clients] == right
+    assert answer.scores.success.value == sum(right) / len(right)
+    assert len(answer.remarks) == 1
+    assert "does not name the optimiser" in answer.remarks[0]
+
+
+def test_a_column_that_inputs_know_nothing_of_is_not_told(bed):
+    """Each time with other shares, which have nothing to do with what was trained on."""
+    answers = [bed.ask(deal_codes(200 + i), seed=i, rehearsals=90) for i in range(20)]
+    claims = sum(answer.scores.advantage.low > 0 for answer in answers)
+    assert claims <= stats.binom.ppf(0.99, len(answers), 0.025)
+    assert sum(answer.selfcheck.p <= 0.025 for answer in answers) <= 2
+
+
+def test_clients_who_trained_otherwise_than_was_assumed_are_said_to(bed):
+    answer = bed.ask(bed.candidates.private["ill"], rate=1.0)
+    assert "trained otherwise than was assumed" in answer.remarks[1]
+
+
+# --- the audit as a whole --------------------------------------------------------------------------
+
+
+def write(bed: Bed, path: Path, **columns: np.ndarray) -> Path:
+    data = bed.candidates
+    named = {name: np.array(data.value_names(name))[data.private[name].numpy()] for name in ("client", "ill")}
+    np.savez(path, x=data.x.numpy(), y=data.y.numpy(), **named | columns)
+    return path
+
+
+@pytest.fixture
+def request_only(monkeypatch):
+    """The plan that is written; what members are asked is tested elsewhere."""
+    monkeypatch.setattr("leakscope.run.running.run_document", lambda document, *_, **__: document)
+
+
+def answer(document):
+    _, questions = from_document(document).cell
+    result = engines.run_task(questions, 0, trusted=(), spare=1).result
+    assert not result.error
+    return result
+
+
+def test_one_call_asks_for_shares_and_a_page_tells_them(bed, tmp_path, request_only):
+    path = write(bed, tmp_path / "c.npz")
+    call = partial(ls.audit_recording, bed.recording.path, path, client="client", label="y", model="MLP")
+    result = answer(call(ask=["property"], secret="ill", batch=20))
+    (shares,) = result.found.answers
+    assert (shares.question, shares.column, shares.trait) == ("property", "ill", "yes")
+    assert shares.scores.advantage.low > 0
+    (verdict,) = tell([result]).verdicts
+    assert verdict.severity in LEAKS
+    assert "the share of yes (ill) lies at each client" in verdict.sentence
+    page = render([result], plan="", title="x")
+    assert "Range said" in page
+    assert "the recorded rate" in page
+    few = answer(call(ask=["property"], secret="ill", batch=20, clients=NAMES[:4]))
+    (verdict,) = tell([few]).verdicts
+    assert verdict.severity == "inconclusive"
+    sums = answer(call(secret="ill", seen="sum"))
+    assert sums.found.unasked == ("Property was not asked: no upload of a single client is seen.",)
+
+
+def test_where_all_shares_are_in_one_range_nothing_is_said_to_be_told(bed, tmp_path, request_only):
+    path = write(bed, tmp_path / "c.npz", even=np.arange(len(bed.candidates)) % 2)
+    given = {"client": "client", "label": "y", "model": "MLP"}
+    result = answer(ls.audit_recording(bed.recording.path, path, secret="even", **given))
+    assert not result.found.answers
+    assert "the same range at every client" in result.found.unasked[0]
+    assert not tell([result]).verdicts
+
+
+def test_what_shares_need_is_refused_before_anything_is_run(bed, tmp_path):
+    nobody = np.arange(len(bed.candidates)) >= len(bed.candidates) - OUTSIDE
+    rare = np.where(nobody, "no", np.where(np.arange(len(nobody)) % 2, "yes", "no"))
+    path = write(bed, tmp_path / "c.npz", one=np.full(len(nobody), "a"), rare=rare)
+    given = {"client": "client", "label": "y", "model": "MLP", "output": tmp_path / "out", "quiet": True}
+    call = partial(ls.audit_recording, bed.recording.path, path, **given)
+    for more, words in (
+        ({"ask": ("property",)}, "needs --secret"),
+        ({"rate": 0.1}, "--rate with --recording needs --ask property"),
+        ({"secret": "none"}, "none"),
+        ({"secret": "one"}, "at least 2 values"),
+        ({"secret": "rare"}, "records of nobody"),
+        ({"secret": "client"}, "column of clients"),
+        ({"secret": "ill", "batch": 0}, "batch"),
+    ):
+        refuses(LeakscopeError, words, call, **more)
+    silent = grow(tmp_path / "silent", rate=None)
+    call = partial(ls.audit_recording, silent.recording.path, path, **given)
+    refuses(LeakscopeError, "needs --rate", call, secret="ill")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_asks_for_shares_and_refuses_in_a_sentence(bed, tmp_path):
+    path = write(bed, tmp_path / "c.npz", one=np.full(len(bed.candidates), "a"))
+    words = ["audit", str(path), "--recording", str(bed.recording.path), "--client", "client", "--label", "y"]
+    words += ["--model", "MLP", "--ask", "property", "--output", str(tmp_path / "out"), "--batch", "20"]
+    command = [sys.executable, "-m", "leakscope.cli", *words]
+    bad = subprocess.run([*command, "--secret", "one"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2
+    assert "at least 2 values" in bad.stderr
+    good = subprocess.run([*command, "--secret", "ill"], capture_output=True, text=True, check=False)
+    assert good.returncode == 0, good.stderr
+    assert "lies at each client" in good.stdout
