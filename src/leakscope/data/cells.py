@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -71,10 +72,8 @@ class Cells:
         if not len(filled):
             days = {form: np.full(len(kinds), np.nan, dtype=np.float32) for form in self._days}
         else:
-            dates = filled.str.split(r"[T ](?=\d\d?:)", n=1, regex=True).str[0].str.strip()
-            dates = dates.str.replace(r"[./ ]", "-", regex=True)
-            days = {}
-            for form in self._days if dates.str.fullmatch(_DATE).all() else ():
+            days, dates = {}, _dates(filled)
+            for form in self._days if len(dates) == len(filled) else ():
                 moments = pd.to_datetime(dates, format=form, errors="coerce")
                 if not moments.isna().any():
                     days[form] = np.full(len(kinds), np.nan, dtype=np.float32)
@@ -239,6 +238,18 @@ class Cells:
 
 def _whole(names: Sequence[str]) -> bool:
     return all(name.lstrip("-").isdigit() for name in names if name != EMPTY)
+
+
+def _dates(written: pd.Series[Any]) -> pd.Series[Any]:
+    """The dates among these cells, their parts divided by dashes. Where the first is none the others are not
+    looked at: most columns hold none."""
+    for some in (written.iloc[:1], written):
+        dates = some.str.split(r"[T ](?=\d\d?:)", n=1, regex=True).str[0].str.strip()
+        dates = dates.str.replace(r"[./ ]", "-", regex=True)
+        dates = dates[dates.str.fullmatch(_DATE)]
+        if dates.empty:
+            break
+    return dates
 
 
 def _numbers(kinds: Array) -> Array:
