@@ -354,6 +354,20 @@ def test_clients_that_sit_out_some_rounds_are_judged_on_theirs():
     assert 1 <= found.rounds < 6
 
 
+@pytest.mark.parametrize("seen", ["uploads", "sum", "broadcast"])
+def test_clients_in_no_round_that_is_seen_do_not_thin_out_what_is_found(seen):
+    """Two of three clients take part in the one round that is seen: of the third nothing could be found."""
+    attacks = [{"name": "Whitened"}, {"name": "Loss"}]
+    found = run(table(400, 0), attacks=attacks, seen=seen, fraction=0.6, cell={"observe": [2]})
+    assert len(found.watched) == found.clients == 2
+    assert found.members == 40
+    (left,) = {"0", "1", "2"} - {*found.watched}
+    assert any(f"about whom nothing is said: {left}." in remark for remark in found.remarks)
+    every = run(table(400, 0), attacks=attacks, seen=seen, fraction=0.6, cell={"observe": [1, 2, 3]})
+    assert len(every.watched) == 3
+    assert not any("nothing is said" in remark for remark in every.remarks)
+
+
 def test_the_page_says_what_dropout_gives_away():
     """Two of three clients in a round: their sums are held against each other."""
     attacks = [{"name": "InOut"}, {"name": "Whitened"}]

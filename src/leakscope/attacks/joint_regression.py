@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.alignment import (
-    Label,
     Sees,
     candidates,
     labels_for,
@@ -18,7 +17,7 @@ from leakscope.attacks.alignment import (
     sign_of,
     victim,
 )
-from leakscope.attacks.whitened import Records, Whitened
+from leakscope.attacks.whitened import OnWhitened, Records, Whitened
 from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check
 from leakscope.core.nouns import Guess, Knowledge, Release, View
 from leakscope.core.rng import integer
@@ -27,7 +26,7 @@ from leakscope.models import parameters
 
 
 @dataclass(frozen=True)
-class JointRegression:
+class JointRegression(OnWhitened):
     """The coefficient of a record's gradient in the sum, of a regression on all candidates' at once.
 
     In coordinates as `Whitened` has them, the gradients of each layer of unit length in the mean, the
@@ -39,7 +38,6 @@ class JointRegression:
     """
 
     sees: ClassVar[Sees] = "updates"
-    taught: ClassVar[bool] = False
     whitened: Whitened = field(default_factory=Whitened)
     ridge: float = 0.3
     most: int = 5_000
@@ -48,14 +46,6 @@ class JointRegression:
         check(self, ridge=POSITIVE, most=at_least(2))
         if self.whitened.label == "max":
             raise ArgumentError("JointRegression.whitened.label must be known, predicted or sum, got 'max'.")
-
-    @property
-    def label(self) -> Label:
-        return self.whitened.label
-
-    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Refuse a model that it cannot be played on."""
-        self.whitened.check(model, x, y)
 
     def list_left_out(self, model: nn.Module, x: Tensor, y: Tensor, n: int) -> list[str]:
         """The layers that it does not look at where ``n`` candidates such as these are asked about."""

@@ -179,7 +179,23 @@ class Whitened:
 
 
 @dataclass(frozen=True)
-class FedMIA:
+class OnWhitened:
+    """What attacks on the scores of ``whitened`` share: its labels, and the models that it allows."""
+
+    taught: ClassVar[bool] = False
+    whitened: Whitened = Whitened(by_class=True)
+
+    @property
+    def label(self) -> Label:
+        return self.whitened.label
+
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse a model that it cannot be played on."""
+        self.whitened.check(model, x, y)
+
+
+@dataclass(frozen=True)
+class FedMIA(OnWhitened):
     """Whitened scores against a client's updates less those against the other clients' updates.
 
     Zhu et al. (CVPR 2025) take the other clients' uploads for the null of a record: what it shares with
@@ -190,20 +206,10 @@ class FedMIA:
     """
 
     sees: ClassVar[Sees] = "all updates"
-    taught: ClassVar[bool] = False
-    whitened: Whitened = Whitened(by_class=True)
     peers: int = 16
 
     def __post_init__(self) -> None:
         require(self.peers >= 1, "FedMIA.peers", "at least 1", self.peers)
-
-    @property
-    def label(self) -> Label:
-        return self.whitened.label
-
-    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Refuse a model that it cannot be played on."""
-        self.whitened.check(model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, known = victim(knowledge), self.whitened.known(knowledge, rng)
@@ -223,7 +229,7 @@ class FedMIA:
 
 
 @dataclass(frozen=True)
-class InOut:
+class InOut(OnWhitened):
     """Whitened scores against sums in which a client took part less those against sums without it.
 
     For who sees no client's update by itself but knows who took part, as a server does under secure
@@ -232,16 +238,6 @@ class InOut:
     """
 
     sees: ClassVar[Sees] = "participation"
-    taught: ClassVar[bool] = False
-    whitened: Whitened = Whitened(by_class=True)
-
-    @property
-    def label(self) -> Label:
-        return self.whitened.label
-
-    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Refuse a model that it cannot be played on."""
-        self.whitened.check(model, x, y)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, known = victim(knowledge), self.whitened.known(knowledge, rng)

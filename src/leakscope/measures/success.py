@@ -183,11 +183,14 @@ def over_seeds(
     least: float = 0.0,
     most: float = 1.0,
     raw: Sequence[float] | None = None,
+    shared: bool = False,
 ) -> Estimate:
     """The mean over seeds with Student's interval, kept within ``least`` and ``most``; a single seed
     keeps its own. ``raw`` are the values to average where the estimates' own are truncated.
 
-    Seeds that agree exactly would give an interval of no width; then the widest of their own is kept."""
+    Seeds that agree exactly would give an interval of no width; then the widest of their own is kept. So it
+    is where they have their cases in common (``shared``): what differs between them is not what an interval
+    must allow for."""
     if not estimates:
         raise ArgumentError("over_seeds needs at least one estimate, got none.")
     first, n = estimates[0], len(estimates)
@@ -195,10 +198,11 @@ def over_seeds(
         return first
     values = np.array([estimate.value for estimate in estimates] if raw is None else list(raw))
     mean, std = float(values.mean()), float(values.std(ddof=1))
-    if std < 1e-12:
+    if shared or std < 1e-12:
+        alike = "all equal" if std < 1e-12 else "which have their cases in common"
         value, low, high = mean, min(e.low for e in estimates), max(e.high for e in estimates)
         value, low, high = (float(np.clip(v, least, most)) for v in (value, low, high))
-        return Estimate(first.name, value, low, high, level, first.n, f"the widest of {n} seeds, all equal")
+        return Estimate(first.name, value, low, high, level, first.n, f"the widest of {n} seeds, {alike}")
     half = float(stats.t.ppf((1 + level) / 2, n - 1) * std / np.sqrt(n))
     value, low, high = (float(np.clip(v, least, most)) for v in (mean, mean - half, mean + half))
     return Estimate(first.name, value, low, high, level, first.n, f"Student's t over {n} seeds")

@@ -36,10 +36,11 @@ def average(
     *,
     least: float = 0.0,
     most: float = 1.0,
+    shared: bool = False,
 ) -> Average:
     """The mean over seeds; the spread that its interval comes from is kept beside it. ``raw``: the values to
-    average, where the estimates' own are cut off."""
-    mean = over_seeds(estimates, raw=raw, least=least, most=most)
+    average, where the estimates' own are cut off. ``shared``: the seeds have their cases in common."""
+    mean = over_seeds(estimates, raw=raw, least=least, most=most, shared=shared)
     values = [estimate.value for estimate in estimates] if raw is None else list(raw)
     std = stdev(values) if len(values) > 1 else None
     return Average(mean.value, mean.low, mean.high, mean.level, mean.n, len(values), std, mean.method)

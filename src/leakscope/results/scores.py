@@ -242,9 +242,12 @@ class Worth(TaskScore[T], Generic[T]):
         return low is not None and self.majority is not None and low <= self.majority
 
 
-def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()) -> Scores[Average]:
+def average_scores(
+    runs: Sequence[Scores[Estimate]], bases: Sequence[float] = (), *, shared: bool = False
+) -> Scores[Average]:
     """Every measure that all runs have, over seeds. The advantage is averaged before it is cut at zero, from
-    the success rates and what guessing achieved (``bases``)."""
+    the success rates and what guessing achieved (``bases``). ``shared``: the seeds have their cases in
+    common."""
     tables = [run.table for run in runs]
     shared = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
     averages = {}
@@ -255,7 +258,7 @@ def average_scores(runs: Sequence[Scores[Estimate]], bases: Sequence[float] = ()
             raw = [untruncated(run.success.value, base) for run, base in pairs if run.success]
         measure = MEASURES[name]
         each = [table[name] for table in tables]
-        averages[name] = average(each, raw, least=measure.least, most=measure.most)
+        averages[name] = average(each, raw, least=measure.least, most=measure.most, shared=shared)
     return Scores[Average].model_validate(averages)
 
 

@@ -52,6 +52,13 @@ class Roster:
     people: str | None = None
     names: tuple[str, ...] = ()
 
+    def only(self, places: Sequence[int]) -> Roster:
+        """These clients, and everybody's records of nobody."""
+        members, apart, names = (
+            tuple(part[c] for c in places) if part else () for part in (self.members, self.apart, self.names)
+        )
+        return replace(self, members=members, apart=apart, names=names)
+
     def outsiders(self, whose: slice) -> tuple[Dataset, Dataset]:
         """The held-out and the judged records of nobody to hold these clients' records against."""
         if not self.apart:

@@ -72,11 +72,12 @@ def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
     doubts = tuple(_doubts(founds, utility))
     judged, unlike = min((found.judged for found in founds), default=0), list_unlike(founds)
     tables = list(zip(*(found.attacks for found in founds), strict=True))
+    shared = "recording" in results[0].cell.game  # trained once: every seed asks about the same members
     sites = sorted(
-        _sites(tables, judged, not doubts, unlike), key=lambda site: (site.worst_first, site.client)
+        _sites(tables, judged, not doubts, unlike, shared), key=lambda site: (site.worst_first, site.client)
     )
     few, every = judged < FEWEST, len(tables)
-    attacks = tuple(_average_attack(same, few, not doubts, not unlike, every) for same in tables)
+    attacks = tuple(_average_attack(same, few, not doubts, not unlike, every, shared) for same in tables)
     return Federation(results, attacks, tuple(sites), utility, doubts, unlike)
 
 
@@ -106,11 +107,12 @@ def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Itera
 
 
 def _average_attack(
-    same: Sequence[MemberAttack], few: bool, sound: bool, alike: bool, among: int
+    same: Sequence[MemberAttack], few: bool, sound: bool, alike: bool, among: int, shared: bool
 ) -> AttackOverSeeds:
-    """One attack over seeds; its word comes from intervals that hold together with those of all attacks."""
+    """One attack over seeds; its word comes from intervals that hold together with those of all attacks.
+    ``shared``: the seeds have their members in common."""
     kept = [attempt.scores for attempt in same]
-    scores = average_scores(kept)
+    scores = average_scores(kept, shared=shared)
     assert scores.tpr_at_1  # `MemberAttack` lets in none without
     assert scores.auroc
     first, games = same[0], min(attempt.games for attempt in same)
@@ -123,8 +125,8 @@ def _average_attack(
     return AttackOverSeeds(
         attack=first.name,
         taught=first.taught,
-        found=_widen(kept, "tpr_at_1%", among) or scores.tpr_at_1,
-        auroc=_widen(kept, "auroc", among) or scores.auroc,
+        found=_widen(kept, "tpr_at_1%", among, shared) or scores.tpr_at_1,
+        auroc=_widen(kept, "auroc", among, shared) or scores.auroc,
         few=few,
         sound=sound,
         alike=alike,
@@ -142,7 +144,7 @@ def count_intervals(attacks: Sequence[MemberAttack]) -> int:
 
 
 def _sites(
-    tables: Sequence[Sequence[MemberAttack]], usual: int, sound: bool, unlike: Sequence[str]
+    tables: Sequence[Sequence[MemberAttack]], usual: int, sound: bool, unlike: Sequence[str], shared: bool
 ) -> Iterable[Site]:
     """Each client that every seed watched, by the strongest attack on it; ``usual``: how many non-members
     were judged where a client does not say it."""
@@ -153,7 +155,7 @@ def _sites(
         for name in names:
             clients = [table[name] for table in every]
             kept, among = [client.scores for client in clients], count_intervals([same[0] for same in tables])
-            hits, area = (_over_seeds(kept, measure, among) for measure in ("tpr_at_1%", "auroc"))
+            hits, area = (_over_seeds(kept, measure, among, shared) for measure in ("tpr_at_1%", "auroc"))
             members = min(client.members for client in clients)
             judged = min(usual if client.judged is None else client.judged for client in clients)
             few, alike = judged < FEWEST, name not in unlike
@@ -162,14 +164,14 @@ def _sites(
     return [pick_strongest(several) for several in sites.values()]
 
 
-def _widen(scores: Sequence[Scores[Estimate]], measure: str, among: int) -> Average | None:
+def _widen(scores: Sequence[Scores[Estimate]], measure: str, among: int, shared: bool) -> Average | None:
     """A measure over seeds, at a level at which the intervals of so many clients and attacks hold together.
     None where an interval rests on nothing that is known."""
     bases = [table.table[measure].basis for table in scores]
-    return _over_seeds(scores, measure, among) if all(bases) else None
+    return _over_seeds(scores, measure, among, shared) if all(bases) else None
 
 
-def _over_seeds(scores: Sequence[Scores[Estimate]], measure: str, among: int) -> Average:
+def _over_seeds(scores: Sequence[Scores[Estimate]], measure: str, among: int, shared: bool) -> Average:
     """The same; where nothing is known of what an interval rests on, it rules nothing out."""
     estimates = []
     for estimate in (table.table[measure] for table in scores):
@@ -177,6 +179,7 @@ def _over_seeds(scores: Sequence[Scores[Estimate]], measure: str, among: int) ->
         low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
         estimates.append(replace(estimate, low=low, high=high, level=1 - error))
     known = MEASURES[measure]
-    whole = over_seeds(estimates, level=estimates[0].level, least=known.least, most=known.most)
-    plain = average(estimates, least=known.least, most=known.most)
+    limits = {"least": known.least, "most": known.most}
+    whole = over_seeds(estimates, level=estimates[0].level, **limits, shared=shared)
+    plain = average(estimates, **limits, shared=shared)
     return replace(plain, low=whole.low, high=whole.high, level=whole.level)

@@ -45,6 +45,7 @@ from leakscope.results.cell import Cell
 from leakscope.results.kind import Measured, World
 from leakscope.training import Local, cut_parts, cut_sites, federate, shards
 from leakscope.training.recording import Recorder, Recording
+from leakscope.training.recording.index import listed
 
 
 @dataclass(frozen=True)
@@ -119,10 +120,12 @@ class MembershipAudit:
             self, model, who, cell.rounds, cell.observed, defense=defense, rng=seeded(seed, "training")
         )
         with federation as (recording, history):
+            places, left_out = self._watched(who, recording)
+            who = who.only([*places, *range(self._asked(who), len(who.members))])
             watched = WatchedFederation(
                 recording,
                 settle(model, history),
-                tuple(str(c) for c in range(self._watched(who))),
+                tuple(map(str, places)),
                 cell.observed if self.seen == "broadcast" else (),  # no other uploads are recorded
                 self.seen,
                 self.centred,
@@ -134,14 +137,28 @@ class MembershipAudit:
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
             limits = tuple(describe_limits(self.attacks, watched, who, trials=cell.trials))
-        found = found.model_copy(update={"guarantee": self._account(cell, model), "remarks": limits})
+        remarks = (*left_out, *limits)
+        found = found.model_copy(update={"guarantee": self._account(cell, model), "remarks": remarks})
         net = describe_model(world, model, who.members[0], test=who.others)
         return Measured(found, describe(world.records), net)
 
-    def _watched(self, who: Roster) -> int:
-        """How many clients are looked at: all where their uploads are not told apart."""
+    def _asked(self, who: Roster) -> int:
+        """How many clients are asked about: all where their uploads are not told apart."""
         every = len(who.members)
         return every if self.seen != "uploads" or who.apart else self.scored or every
+
+    def _watched(self, who: Roster, recording: Recording) -> tuple[list[int], list[str]]:
+        """Those of them who took part in a round that was observed, and in words who did not: asked about,
+        their members would count as not found."""
+        asked, there = range(self._asked(who)), recording.uploaders
+        places = [c for c in asked if str(c) in there]
+        if not places:
+            raise DataError(
+                "no client that is scored took part in a round that is observed; observe more rounds."
+            )
+        away = [who.names[c] if who.names else c for c in asked if c not in places]
+        said = f"Clients in none of the rounds that are seen, and about whom nothing is said: {listed(away)}."
+        return places, [said] if away else []
 
     def _prepare(self, world: World) -> tuple[Roster, nn.Module, Defense]:
         """Who is who, the model before it is trained, and the defense with records of the clients' own if it

@@ -174,14 +174,14 @@ def _recording(results: tuple[Result[QuestionsFound], ...], place: int) -> Recor
 
 
 def _average(same: tuple[RecordingAnswer, ...], anchor: str) -> AnswerOverSeeds:
+    """Over seeds, in which the clients and their members are the same."""
     bases = [answer.guessing for answer in same if answer.guessing is not None]
     clients = tuple(
-        (each[0].name, each[0].cases, average_scores([client.scores for client in each]))
+        (each[0].name, each[0].cases, average_scores([client.scores for client in each], shared=True))
         for each in zip(*(answer.clients for answer in same), strict=True)
     )
-    if same[0].question == "property":  # the clients and their shares are the same in every seed
-        return AnswerOverSeeds(same, average_scores([same[0].scores], bases[:1]), clients, anchor)
-    return AnswerOverSeeds(same, average_scores([answer.scores for answer in same], bases), clients, anchor)
+    scores = average_scores([answer.scores for answer in same], bases, shared=True)
+    return AnswerOverSeeds(same, scores, clients, anchor)
 
 
 def _verdicts(recording: RecordingOverSeeds) -> Iterator[Verdict]:
