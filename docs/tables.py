@@ -10,6 +10,7 @@ Nothing is written back, so no page can say anything else than ``papers/measured
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 from leakscope.core.errors import DataError
@@ -17,27 +18,28 @@ from leakscope.run import published
 
 TABLE = re.compile(r"<!-- table (\S+) ([^\s:]+)(?:: (.+?))? -->")
 VALUE = re.compile(r"\{\{ (\S+) ([^\s:]+): (.+?) \}\}")
+recorded = cache(published.recorded)
 
 
 def table(number: str, figure: str, measures: str | None) -> str:
     """The cells of a figure as a Markdown table."""
-    cells = [entry for entry in published.measured(number) if figure in entry["figure"]]
-    printed = [entry["measure"] for entry in cells if entry["published"] is not None]
+    lines = [line for line in recorded(number) if figure in line.cell.figure]
+    printed = [line.measure for line in lines if line.published is not None]
     wanted = measures.split("; ") if measures else printed
     for measure in wanted or [measures]:
-        if measure not in [entry["measure"] for entry in cells]:
+        if measure not in [line.measure for line in lines]:
             raise DataError(f"{measure!r} of {figure} of paper {number} is not measured.")
-    found = [e for e in cells if e["measure"] in wanted and (measures or e["published"] is not None)]
-    rows = published.rows(found, all_measures=True)
-    lines = [published.HEADER, ["---"] * len(published.HEADER), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    chosen = [line for line in lines if line.measure in wanted and (measures or line.published is not None)]
+    rows = published.rows(chosen, all_measures=True)
+    table = [published.HEADER, ["---"] * len(published.HEADER), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in table)
 
 
 def value(number: str, cell: str, measure: str) -> str:
     """One measured value: ``0.999 (0.998 to 1.000)``."""
-    for entry in published.measured(number):
-        if (entry["cell"], entry["measure"]) == (cell, measure):
-            return f"{entry['value']:.3f} ({entry['low']:.3f} to {entry['high']:.3f})"
+    for line in recorded(number):
+        if (line.cell.id, line.measure) == (cell, measure):
+            return f"{line.number.value:.3f} ({line.number.low:.3f} to {line.number.high:.3f})"
     raise DataError(f"{measure!r} of cell {cell!r} of paper {number} is not measured.")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -27,7 +26,7 @@ from leakscope.attacks.heads import RandomForest
 from leakscope.audits.mechanism import canary
 from leakscope.core.errors import DataError
 from leakscope.data import LOADERS, adult
-from leakscope.run import published
+from leakscope.run import measured, published
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
@@ -187,8 +186,11 @@ def test_a_papers_page_gets_its_tables_and_values_from_what_was_measured(number,
     made = tables.on_page_markdown(text, page=None)
     assert "<!-- table" not in made
     assert "{{" not in made
-    raw = json.loads((published.FOLDER / "measured" / f"{number}.json").read_text(encoding="utf-8"))
-    known = {(e["cell"], e["measure"], f"{e['value']:.4f} ({e['low']:.4f} to {e['high']:.4f})") for e in raw}
+    known = {
+        (name, measure, f"{number.value:.4f} ({number.low:.4f} to {number.high:.4f})")
+        for name, block in measured.load(number).items()
+        for measure, number in block.measures.items()
+    }
     rows = [
         tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in made.splitlines() if "| " in line
     ]
