@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from builders import fail, game, measure, refuses, transcript
+from leakscope.epsilon import classical_epsilon
 
 from leakscope.audits.membership.judged import brief
 from leakscope.core.errors import DataError, PlanError
 from leakscope.core.tables import construct
 from leakscope.data import tabled
 from leakscope.results.kind import kind_named
-from leakscope.run import measured, published
+from leakscope.run import coverage, measured, published
 from leakscope.run.plan import from_document
 
 
@@ -206,3 +208,78 @@ def test_a_cell_can_be_asked_for_by_its_name(monkeypatch):
     monkeypatch.setenv("LEAKSCOPE_DATA", "somewhere")
     plan, _, _ = published.plan("002", only=["location-sign", "table1"])
     assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100"]
+
+
+@pytest.fixture(scope="module")
+def fates():
+    return coverage.fates()
+
+
+def test_every_printed_number_has_one_fate(fates):
+    assert len(fates) == 849
+    assert {one.fate for one in fates} <= set(coverage.WORDS)
+    *papers, total = coverage.count(fates)
+    assert [row[1] for row in papers] == ["50", "9", "373", "342", "75"]
+    assert sum(map(int, total[2 : 2 + len(coverage.WORDS)])) == int(total[1]) == 849
+    for one in fates:
+        assert (one.ours is None) == (one.fate not in coverage.MEASURED)
+        assert one.why or one.fate == coverage.SETTINGS, (
+            one.printed
+        )  # what is not the paper's says how or why
+
+
+def test_what_is_called_the_papers_settings_differs_in_nothing(fates):
+    for one in fates:
+        if one.fate == coverage.SETTINGS and one.line:
+            assert not one.line.cell.note
+            assert not one.line.block.scaled
+            assert len(one.line.seeds) == one.line.asked
+
+
+def test_a_cell_without_a_recording_is_not_measured_yet(folder):
+    (folder / "printed.csv").write_text((measured.CHECKOUT / "printed.csv").read_text())
+    for one in coverage.fates(folder):
+        assert one.fate not in coverage.MEASURED or one.printed.ours is not None
+
+
+def test_a_model_that_learned_nothing_measures_nothing(fates):
+    void = {name for document in published.documents().values() for name in document.get("void", ())}
+    told = [one for one in fates if one.printed.cell in void]
+    assert told
+    assert all(one.fate == coverage.NOT_YET and "means nothing" in one.why for one in told)
+
+
+def test_published_values_of_cells_are_printed_ones(fates):
+    """A value beside ours is one that the paper prints; what paper 001 prints are claims."""
+    printed: dict = {}
+    for one in fates:
+        printed.setdefault((one.printed.paper, one.printed.cell, one.printed.measure), set()).add(
+            one.printed.value
+        )
+    for number in set(published.documents()) - {"001"}:
+        for cell in published.cells(number).values():
+            for name, value in cell.published.items():
+                values = printed.get((number, cell.id, name))
+                assert values is None or value in values, (number, cell.id, name)
+
+
+def test_numbers_without_a_training_are_computed_again(fates):
+    ours = {
+        (one.printed.table, one.printed.dataset): one.printed.ours
+        for one in fates
+        if one.printed.ours is not None
+    }
+    people = tabled({"name": "adult"})
+    woman = (people.private["sex"] == people.value_names("sex").index("Female")).double()
+    assert ours["Table 1", "Adult"] == pytest.approx(
+        torch.corrcoef(torch.stack([people.y.double(), woman]))[0, 1].item(), abs=1e-4
+    )
+    assert ours["sec 6.1", "Adult"] == pytest.approx(classical_epsilon(2.0, 0.1, 1e-5), abs=0.05)
+    assert ours["sec 5.1.3", "CREMA-D"] == 988 * 64 + 64 + 64 * 64 + 64 + 64 * 4 + 4
+    for dataset, ratios in (("Census", 4), ("RSNA", 7), ("CelebA", 11)):
+        assert ours["Table 3 caption", dataset] == pytest.approx(1 / ratios, abs=1e-4)
+
+
+def test_the_coverage_is_printed(leakscope):
+    assert "849" in leakscope("papers", "--coverage").out
+    assert "location-dpsgd" in leakscope("papers", "002", "--stale").out

@@ -257,6 +257,9 @@ def papers(
         bool, options.option("List the recorded cells that the plan has changed under.", "--stale")
     ] = False,
     run: Annotated[bool, options.option("With --stale: run these cells.", "--run")] = False,
+    coverage: Annotated[
+        bool, options.option("Print what became of every number that the papers print.", "--coverage")
+    ] = False,
     record: Annotated[
         bool, options.option("Keep what is measured beside the paper's own.", "--record")
     ] = False,
@@ -272,8 +275,13 @@ def papers(
     PAPER is the number of a paper, such as 000; all are run if none is given. What was measured before is
     kept in the folder papers/ of a checkout.
     """
+    from leakscope.run import coverage as covered
     from leakscope.run import progress, published
 
+    if coverage:
+        fates = [one for one in covered.fates(recordings) if not paper or one.printed.paper in paper]
+        terminal.print_table(covered.HEADER, covered.count(fates))
+        return
     for number in paper or published.documents():
         wanted = only or []
         if stale:

@@ -10,6 +10,7 @@ import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,15 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class PaperLine:
-    """A measure of a cell beside what the paper prints. ``asked`` is how many seeds the plan has."""
+    """A measure of a cell beside what the paper prints. ``asked`` is how many seeds the plan has; ``void``:
+    the cell's model has learned nothing, so that no number of it means anything."""
 
     cell: Cell
     block: MeasuredCell
     measure: str
     number: MeasuredValue
     asked: int = 0
+    void: bool = False
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -56,7 +59,13 @@ class PaperLine:
         """What is not as in the paper, and why."""
         few = len(self.seeds) < self.asked
         seeds = f"{len(self.seeds)} of {self.asked} seeds" if few else ""
-        return "; ".join(part for part in (self.cell.note, self.block.scaled, seeds) if part)
+        void = f"its model learned nothing{self._accuracy}: this means nothing" if self.void else ""
+        return "; ".join(part for part in (void, self.cell.note, self.block.scaled, seeds) if part)
+
+    @property
+    def _accuracy(self) -> str:
+        accuracy = self.block.measures.get("accuracy")
+        return f" (accuracy {accuracy.value:.3f})" if accuracy else ""
 
 
 def documents() -> dict[str, dict[str, Any]]:
@@ -85,27 +94,28 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
         raise PlanError(
             f"unknown figure or cell {name!r} of paper {number}; its figures: {', '.join(known)}."
         )
-    made = _made(number, document, quick=quick)
-    cells = [cell for cell in made["cell"] if not wanted or wanted & {cell["id"], *cell["figure"]}]
+    table = _tabled(number, document, quick=quick)
+    cells = [cell for cell in table["cell"] if not wanted or wanted & {cell["id"], *cell["figure"]}]
     every = bool(os.environ.get("LEAKSCOPE_DATA"))
-    default = made["defaults"]["data"]
-    made["cell"] = [cell for cell in cells if every or cell.get("data", default)["name"] in SHIPPED]
-    missing = [cell["id"] for cell in cells if cell not in made["cell"]]
-    if not made["cell"]:
+    default = document["defaults"]["data"]
+    table["cell"] = [cell for cell in cells if every or cell.get("data", default)["name"] in SHIPPED]
+    missing = [cell["id"] for cell in cells if cell not in table["cell"]]
+    if not table["cell"]:
         raise PlanError(
             f"no cell can run: {', '.join(missing)} need files that do not ship; set LEAKSCOPE_DATA to "
             f"their folder."
         )
-    return from_document(made, where=f"paper {number}"), tomli_w.dumps(made), missing
+    return from_document(table, where=f"paper {number}"), tomli_w.dumps(table), missing
 
 
+@cache
 def cells(number: str, *, quick: bool = False) -> dict[str, Cell]:
     """Every cell of a paper, whether its data is here or not."""
-    made = _made(number, _document(number), quick=quick)
-    return {cell.id: cell for cell in from_document(made, where=f"paper {number}").cell}
+    table = _tabled(number, _document(number), quick=quick)
+    return {cell.id: cell for cell in from_document(table, where=f"paper {number}").cell}
 
 
-def _made(number: str, document: Mapping[str, Any], *, quick: bool) -> Table:
+def _tabled(number: str, document: Mapping[str, Any], *, quick: bool) -> Table:
     """The plan's document, with fewer seeds, rounds and trials if ``quick``."""
     tables = document["cell"]
     defaults, seeds = dict(document["defaults"]), document["seeds"]
@@ -141,18 +151,21 @@ def _reduced(cell: Table, settings: Mapping[str, Any], scored: int | None) -> Ta
 def compare(results: Sequence[Result[Any]], *, quick: bool) -> list[PaperLine]:
     """What a sweep measured, beside the published values."""
     by_name = {result.cell.id: result.cell for result in results}
-    return _lines(measured.blocks_of(results, quick=quick), by_name, asked=0)
+    return _lines(measured.blocks_of(results, quick=quick), by_name)
 
 
 def recorded(number: str, folder: Path | None = None) -> list[PaperLine]:
     """What is recorded of a paper, beside its published values."""
-    asked = len(_document(number)["seeds"])
-    return _lines(measured.load(number, folder), cells(number), asked=asked)
+    document = _document(number)
+    asked, void = len(document["seeds"]), document.get("void", ())
+    return _lines(measured.load(number, folder), cells(number), asked=asked, void=void)
 
 
-def _lines(blocks: Blocks, known: Mapping[str, Cell], *, asked: int) -> list[PaperLine]:
+def _lines(
+    blocks: Blocks, known: Mapping[str, Cell], *, asked: int = 0, void: Sequence[str] = ()
+) -> list[PaperLine]:
     return [
-        PaperLine(known[name], block, measure, value, asked)
+        PaperLine(known[name], block, measure, value, asked, name in void)
         for name, block in blocks.items()
         for measure, value in block.measures.items()
     ]
