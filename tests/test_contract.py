@@ -93,7 +93,7 @@ def test_every_kind_reaches_page_terminal_csv_json_gate_compare_summary_and_pape
     )
     found = ls.compare(folder, folder)
     json.dumps(comparison.as_json(found), allow_nan=False)
-    entries = published.entries(report.results, quick=False)
+    lines = published.compare(report.results, quick=False)
     runs, bad = overview.read_runs([folder], page=tmp_path / "summary.html")
     assert not bad
     assert runs[0].verdict == report.verdicts[0]
@@ -106,7 +106,7 @@ def test_every_kind_reaches_page_terminal_csv_json_gate_compare_summary_and_pape
         assert {row["key"] for row in document["numbers"]} >= {key}
         assert any(reading.key == key and reading.measured for reading in readings)
         assert any(pair.label == result.cell.id and pair.differences for pair in found.pairs)
-        assert any(key in entry["keys"] for entry in entries)
+        assert any(key in line.block.keys for line in lines)
         assert kind.headline(result) in "".join(kind.headline(one) for one in report.results)
     told = {one["key"] for limit in judged["limits"] for one in limit["judgements"] if one["n"]}
     measured = {row["key"] for row in rows if row["measure"] == "auroc" and row["about"] == "leakage"}
@@ -270,4 +270,4 @@ def test_a_seventh_kind_is_one_module_and_one_line(toy, tmp_path, leakscope):
         read_report(tmp_path / "run")
     )
     assert "Toss" in leakscope("list").out
-    assert [e["measure"] for e in published.entries(toy.results, quick=False)] == ["advantage"]
+    assert [line.measure for line in published.compare(toy.results, quick=False)] == ["advantage"]

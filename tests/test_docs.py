@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -27,7 +26,7 @@ from leakscope.attacks.heads import RandomForest
 from leakscope.audits.mechanism import canary
 from leakscope.core.errors import DataError
 from leakscope.data import LOADERS, adult
-from leakscope.run import published
+from leakscope.run import coverage, measured, published
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # typer takes names that click 8.5 is giving up
@@ -51,7 +50,7 @@ NEEDED |= {
     "extending.md",
     "is-my-epsilon-true.md",
 }
-NEEDED |= {f"papers/{number}.md" for number in published.documents()}
+NEEDED |= {"papers/found.md", *(f"papers/{number}.md" for number in published.documents())}
 
 
 def fences(page: str) -> list[tuple[str, str]]:
@@ -187,14 +186,35 @@ def test_a_papers_page_gets_its_tables_and_values_from_what_was_measured(number,
     made = tables.on_page_markdown(text, page=None)
     assert "<!-- table" not in made
     assert "{{" not in made
-    raw = json.loads((published.FOLDER / "measured" / f"{number}.json").read_text(encoding="utf-8"))
-    known = {(e["cell"], e["measure"], f"{e['value']:.4f} ({e['low']:.4f} to {e['high']:.4f})") for e in raw}
+    assert "<!--" not in made
     rows = [
         tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in made.splitlines() if "| " in line
     ]
-    values = [(row[0], row[1], row[3]) for row in rows if len(row) == 7 and row[0] not in ("cell", "---")]
-    assert values
-    assert set(values) <= known
+    told = {
+        (row[1], row[3])
+        for row in rows
+        if len(row) == len(tables.HEADER) and row[1] not in ("measure", "---")
+    }
+    known = {
+        (tables.spoken(measure), tables.interval(value.value, value.low, value.high))
+        for block in measured.load(number).values()
+        for measure, value in block.measures.items()
+    }
+    assert told
+    assert told <= known
+    printed = [one for one in coverage.fates() if one.printed.paper == number]
+    assert made.count("<tr><td>") == len(printed)  # every printed number is on its paper's page
+
+
+def test_prose_has_numbers_and_measures_in_few_words(tables):
+    assert tables.spoken("Cosine plr_at_1%") == "cosine: true over false alarms at 1%"
+    assert [tables.digits(x) for x in (0.12345, 1.0, 12.345, 123.45)] == ["0.123", "1.000", "12.3", "123"]
+    for measure in {name for number in published.documents() for name in published_measures(number)}:
+        assert "_" not in tables.spoken(measure), measure
+
+
+def published_measures(number: str) -> set[str]:
+    return {measure for cell in published.cells(number).values() for measure in cell.published}
 
 
 def test_a_value_that_was_not_measured_cannot_stand_on_a_page(tables):
@@ -203,6 +223,8 @@ def test_a_value_that_was_not_measured_cannot_stand_on_a_page(tables):
         "{{ 000 attribute-adult: luck }}",
         "<!-- table 000 fig99 -->",
         "<!-- table 000 fig2: luck -->",
+        "<!-- picture 000 fig2: luck -->",
+        "{{ count 000 luck }}",
     ):
         with pytest.raises(DataError):
             tables.filled(mark)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
+import torch
 from builders import fail, game, measure, refuses, transcript
+from leakscope.epsilon import classical_epsilon
 
 from leakscope.audits.membership.judged import brief
-from leakscope.core.errors import PlanError
+from leakscope.core.errors import DataError, PlanError
 from leakscope.core.tables import construct
+from leakscope.data import tabled
 from leakscope.results.kind import kind_named
-from leakscope.run import published
+from leakscope.run import coverage, measured, published
 from leakscope.run.plan import from_document
 
 
@@ -107,46 +109,177 @@ def test_a_quick_cell_observes_the_rounds_it_is_called_by(monkeypatch):
         assert max(b.observed) < b.rounds
 
 
-def entry_of(runs, measure: str, *, quick: bool = False):
-    return next(entry for entry in published.entries(runs, quick=quick) if entry["measure"] == measure)
+def line_of(runs, measure: str, *, quick: bool = False):
+    return next(line for line in published.compare(runs, quick=quick) if line.measure == measure)
 
 
-def test_an_entry_says_whether_its_interval_covers_the_published_value():
+def test_a_line_says_whether_its_interval_covers_the_published_value():
     hits = (890, 900, 920)
-    entry = entry_of([ran(seed, n) for seed, n in enumerate(hits)], "success")
-    assert entry["covers"] is True
-    assert entry["value"] == pytest.approx(0.9033, abs=1e-4)
-    assert entry["guessing"] == 0.5
-    assert entry_of([ran(seed, n, 0.5) for seed, n in enumerate(hits)], "success")["covers"] is False
-    assert entry_of([ran(0, 900)], "auroc")["covers"] is None
-    assert not published.entries([fail(ran(0, 900))], quick=False)
+    line = line_of([ran(seed, n) for seed, n in enumerate(hits)], "success")
+    assert line.covers is True
+    assert line.number.value == pytest.approx(0.9033, abs=1e-4)
+    assert line.number.guessing == 0.5
+    assert line_of([ran(seed, n, 0.5) for seed, n in enumerate(hits)], "success").covers is False
+    assert line_of([ran(0, 900)], "auroc").covers is None
+    assert not published.compare([fail(ran(0, 900))], quick=False)
 
 
-def test_a_quick_run_never_replaces_a_full_one(tmp_path, monkeypatch):
-    documents = published.documents()
-    monkeypatch.setattr(published, "FOLDER", tmp_path)
-    monkeypatch.setattr(published, "documents", lambda: documents)
-    published.record("000", [ran(0, 910)], quick=True)
-    path = published.record("000", [ran(0, 920), ran(1, 930)], quick=False)
-    published.record("000", [ran(0, 500)], quick=True)
-    kept = {entry["measure"]: entry for entry in json.loads(path.read_text())}
-    assert (kept["success"]["value"], kept["advantage"]["value"]) == (0.925, 0.85)
-    assert "quick" not in kept["success"]["scaled"]
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "measured").mkdir()
+    return tmp_path
 
 
-def test_recorded_values_are_whole_and_belong_to_cells_of_the_paper():
-    for number, document in published.documents().items():
-        known = {cell["id"]: cell for cell in document["cell"]}
-        for entry in published.measured(number):
-            cell = known[entry["cell"]]
-            assert entry["published"] == cell.get("published", {}).get(entry["measure"])
-            assert len(entry["values"]) == len(entry["seeds"]) == len(entry["keys"])
-            assert all(math.isfinite(entry[key]) for key in ("value", "low", "high", "guessing"))
-            assert entry["low"] <= entry["value"] <= entry["high"]
-            assert entry["versions"]
+def test_a_quick_run_never_replaces_a_full_one(folder):
+    published.record("000", [ran(0, 910)], quick=True, folder=folder)
+    published.record("000", [ran(0, 920), ran(1, 930)], quick=False, folder=folder)
+    published.record("000", [ran(0, 500)], quick=True, folder=folder)
+    (block,) = measured.load("000", folder).values()
+    assert (block.measures["success"].value, block.measures["advantage"].value) == (0.925, 0.85)
+    assert not block.scaled
+
+
+def test_a_block_says_what_its_numbers_rest_on_and_comes_back_as_it_was(folder):
+    run = measure("game")
+    run = run.model_copy(update={"cell": run.cell.model_copy(update={"id": "property-adult"})})
+    path = published.record("000", [run], quick=True, folder=folder)
+    (block,) = measured.load("000", folder).values()
+    assert (block.seeds, block.keys) == ((run.seed,), (run.key,))
+    assert (block.date, block.code) == (run.made.date, (run.made.code,))
+    assert block.seconds == pytest.approx(run.made.seconds, abs=0.1)
+    assert block.trials == run.cell.trials
+    assert "quick" in block.scaled
+    assert block.data == tabled(run.cell.data).digest
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2 + 1 + len(block.measures)  # a line a measure
+    assert measured.save("000", measured.load("000", folder), folder).read_text().splitlines() == lines
+
+
+def test_a_measure_of_fewer_seeds_says_which():
+    runs = [ran(0, 920), ran(1, 930)]
+    assert {line.seeds for line in published.compare(runs, quick=False)} == {(0, 1)}
+    whole = published.PaperLine(
+        runs[0].cell, line_of(runs, "auroc").block, "auroc", line_of(runs, "auroc").number, 5
+    )
+    assert whole.differs.endswith("2 of 5 seeds")
+
+
+@pytest.mark.parametrize("number", published.documents())
+def test_recorded_values_are_whole_and_belong_to_cells_of_the_paper(number):
+    blocks = measured.load(number)
+    assert set(blocks) <= set(published.cells(number))
+    for block in blocks.values():
+        assert len(block.seeds) == len(block.keys)
+        assert block.versions
+        for value in block.measures.values():
+            assert len(value.values) == len(value.seeds or block.seeds)
+            assert all(math.isfinite(x) for x in (value.value, value.low, value.high, value.guessing))
+            assert value.low <= value.value <= value.high
+
+
+@pytest.mark.parametrize("number", published.documents())
+def test_a_recording_of_other_settings_says_that_it_is_stale(number):
+    """Every key is computed again from the plan. A change of a cell's settings makes its numbers stale: run
+    the cell again, or say in its block why it still stands."""
+    blocks = measured.load(number)
+    assert set(published.find_stale(number)) == {name for name, block in blocks.items() if block.stale}
+    for block in blocks.values():
+        unknown = measured.UNKNOWN in (block.date, block.data, block.seconds, *block.code)
+        assert not unknown or block.stale  # what is measured now knows where it comes from
+
+
+def test_a_changed_setting_is_found(folder):
+    published.record("000", [ran(0, 920)], quick=False, folder=folder)
+    assert list(published.find_stale("000", folder)) == ["property-adult"]
+
+
+def test_recordings_stay_small_and_outside_the_package():
+    files = list((measured.CHECKOUT / "measured").glob("*.json"))
+    assert len(files) == len(published.documents())
+    assert sum(len(path.read_text().splitlines()) for path in files) <= 6_000
+    assert not list(published.FOLDER.rglob("*.json"))
+
+
+def test_without_a_checkout_the_way_out_is_told(tmp_path):
+    refuses(DataError, "--recordings", published.recorded, "000", tmp_path)
 
 
 def test_a_cell_can_be_asked_for_by_its_name(monkeypatch):
     monkeypatch.setenv("LEAKSCOPE_DATA", "somewhere")
     plan, _, _ = published.plan("002", only=["location-sign", "table1"])
     assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100"]
+
+
+@pytest.fixture(scope="module")
+def fates():
+    return coverage.fates()
+
+
+def test_every_printed_number_has_one_fate(fates):
+    assert len(fates) == 849
+    assert {one.fate for one in fates} <= set(coverage.WORDS)
+    *papers, total = coverage.count(fates)
+    assert [row[1] for row in papers] == ["50", "9", "373", "342", "75"]
+    assert sum(map(int, total[2 : 2 + len(coverage.WORDS)])) == int(total[1]) == 849
+    for one in fates:
+        assert (one.ours is None) == (one.fate not in coverage.MEASURED)
+        assert one.why or one.fate == coverage.SETTINGS, (
+            one.printed
+        )  # what is not the paper's says how or why
+
+
+def test_what_is_called_the_papers_settings_differs_in_nothing(fates):
+    for one in fates:
+        if one.fate == coverage.SETTINGS and one.line:
+            assert not one.line.cell.note
+            assert not one.line.block.scaled
+            assert len(one.line.seeds) == one.line.asked
+
+
+def test_a_cell_without_a_recording_is_not_measured_yet(folder):
+    (folder / "printed.csv").write_text((measured.CHECKOUT / "printed.csv").read_text())
+    for one in coverage.fates(folder):
+        assert one.fate not in coverage.MEASURED or one.printed.ours is not None
+
+
+def test_a_model_that_learned_nothing_measures_nothing(fates):
+    void = {name for document in published.documents().values() for name in document.get("void", ())}
+    told = [one for one in fates if one.printed.cell in void]
+    assert told
+    assert all(one.fate == coverage.NOT_YET and "means nothing" in one.why for one in told)
+
+
+def test_published_values_of_cells_are_printed_ones(fates):
+    """A value beside ours is one that the paper prints; what paper 001 prints are claims."""
+    printed: dict = {}
+    for one in fates:
+        printed.setdefault((one.printed.paper, one.printed.cell, one.printed.measure), set()).add(
+            one.printed.value
+        )
+    for number in set(published.documents()) - {"001"}:
+        for cell in published.cells(number).values():
+            for name, value in cell.published.items():
+                values = printed.get((number, cell.id, name))
+                assert values is None or value in values, (number, cell.id, name)
+
+
+def test_numbers_without_a_training_are_computed_again(fates):
+    ours = {
+        (one.printed.table, one.printed.dataset): one.printed.ours
+        for one in fates
+        if one.printed.ours is not None
+    }
+    people = tabled({"name": "adult"})
+    woman = (people.private["sex"] == people.value_names("sex").index("Female")).double()
+    assert ours["Table 1", "Adult"] == pytest.approx(
+        torch.corrcoef(torch.stack([people.y.double(), woman]))[0, 1].item(), abs=1e-4
+    )
+    assert ours["sec 6.1", "Adult"] == pytest.approx(classical_epsilon(2.0, 0.1, 1e-5), abs=0.05)
+    assert ours["sec 5.1.3", "CREMA-D"] == 988 * 64 + 64 + 64 * 64 + 64 + 64 * 4 + 4
+    for dataset, ratios in (("Census", 4), ("RSNA", 7), ("CelebA", 11)):
+        assert ours["Table 3 caption", dataset] == pytest.approx(1 / ratios, abs=1e-4)
+
+
+def test_the_coverage_is_printed(leakscope):
+    assert "849" in leakscope("papers", "--coverage").out
+    assert "location-dpsgd" in leakscope("papers", "002", "--stale").out

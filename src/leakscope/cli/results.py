@@ -253,26 +253,52 @@ def papers(
     quick: Annotated[
         bool, options.option("Fewer seeds, rounds and trials: minutes instead of hours.", "--quick")
     ] = False,
-    record: Annotated[
-        bool,
-        options.option("Keep what is measured beside the paper's own (in a source checkout).", "--record"),
+    stale: Annotated[
+        bool, options.option("List the recorded cells that the plan has changed under.", "--stale")
     ] = False,
+    run: Annotated[bool, options.option("With --stale: run these cells.", "--run")] = False,
+    coverage: Annotated[
+        bool, options.option("Print what became of every number that the papers print.", "--coverage")
+    ] = False,
+    record: Annotated[
+        bool, options.option("Keep what is measured beside the paper's own.", "--record")
+    ] = False,
+    recordings: Annotated[
+        Path | None,
+        options.option("The folder papers/ of a checkout, where another one is meant.", metavar="FOLDER"),
+    ] = None,
     output: Annotated[Path | None, options.OUTPUT] = None,
     jobs: options.Jobs = None,
 ) -> None:
     """Run a paper's experiments and print our numbers beside its own.
 
-    PAPER is the number of a paper, such as 000; all are run if none is given.
+    PAPER is the number of a paper, such as 000; all are run if none is given. What was measured before is
+    kept in the folder papers/ of a checkout.
     """
+    from leakscope.run import coverage as covered
     from leakscope.run import progress, published
 
+    if coverage:
+        fates = [one for one in covered.fates(recordings) if not paper or one.printed.paper in paper]
+        terminal.print_table(covered.HEADER, covered.count(fates))
+        return
     for number in paper or published.documents():
-        plan, text, missing = published.plan(number, only=only or [], quick=quick)
+        wanted = only or []
+        if stale:
+            reasons = published.find_stale(number, recordings)
+            wanted = [name for name in reasons if not only or name in only]
+            terminal.print_table(
+                ["paper", "cell", "stale because"], [[number, n, reasons[n]] for n in wanted]
+            )
+            if not run or not wanted:
+                continue
+        plan, text, missing = published.plan(number, only=wanted, quick=quick)
         if missing:
             words = f"Left out, their files need LEAKSCOPE_DATA: {', '.join(missing)}."
             terminal.print_lines([words], err=True)
         folder = output or Path("papers-results") / f"{number}-{plan.digest}"
         results = progress.run_plan(plan, text, folder, jobs=jobs)
-        terminal.print_table(published.HEADER, published.rows(published.entries(results, quick=quick)))
+        terminal.print_table(published.HEADER, published.rows(published.compare(results, quick=quick)))
         if record:
-            terminal.print_lines([f"Recorded: {published.record(number, results, quick=quick)}"])
+            path = published.record(number, results, quick=quick, folder=recordings)
+            terminal.print_lines([f"Recorded: {path}"])

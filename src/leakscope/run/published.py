@@ -1,37 +1,76 @@
 """The papers' experiments as plans, and our measurements beside their printed values.
 
-``papers/*.toml`` hold the cells; ``papers/measured/*.json`` what `leakscope papers --record` wrote.
+``papers/*.toml`` hold the cells; `measured` has what ``leakscope papers --record`` wrote.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
-from leakscope.core import files
 from leakscope.core.errors import PlanError
-from leakscope.measures.success import over_seeds
-from leakscope.results import kind as kinds
-from leakscope.results.cell import Plan
+from leakscope.results.cell import Cell, Plan
 from leakscope.results.result import Result
+from leakscope.run import measured
+from leakscope.run.measured import Blocks, MeasuredCell, MeasuredValue
 from leakscope.run.plan import from_document
 
 FOLDER = Path(str(resources.files("leakscope.run") / "papers"))
 SHIPPED = ("adult", "census42", "digits", "synthetic")  # the rest is found through LEAKSCOPE_DATA
-Entry = dict[str, Any]
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PaperLine:
+    """A measure of a cell beside what the paper prints. ``asked`` is how many seeds the plan has; ``void``:
+    the cell's model has learned nothing, so that no number of it means anything."""
+
+    cell: Cell
+    block: MeasuredCell
+    measure: str
+    number: MeasuredValue
+    asked: int = 0
+    void: bool = False
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return self.number.seeds or self.block.seeds
+
+    @property
+    def published(self) -> float | None:
+        return self.cell.published.get(self.measure)
+
+    @property
+    def covers(self) -> bool | None:
+        """Whether our interval contains the printed value; None where none is printed."""
+        return None if self.published is None else self.number.low <= self.published <= self.number.high
+
+    @property
+    def differs(self) -> str:
+        """What is not as in the paper, and why."""
+        few = len(self.seeds) < self.asked
+        seeds = f"{len(self.seeds)} of {self.asked} seeds" if few else ""
+        void = f"its model learned nothing{self._accuracy}: this means nothing" if self.void else ""
+        return "; ".join(part for part in (void, self.cell.note, self.block.scaled, seeds) if part)
+
+    @property
+    def _accuracy(self) -> str:
+        accuracy = self.block.measures.get("accuracy")
+        return f" (accuracy {accuracy.value:.3f})" if accuracy else ""
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    found = [tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.glob("*.toml"))]
-    return {document["paper"]: document for document in found}
+    tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.toml")]
+    return {document["paper"]: document for document in sorted(tables, key=lambda table: table["paper"])}
 
 
 def figures(number: str) -> list[str]:
@@ -55,29 +94,43 @@ def plan(number: str, *, only: Iterable[str] = (), quick: bool = False) -> tuple
         raise PlanError(
             f"unknown figure or cell {name!r} of paper {number}; its figures: {', '.join(known)}."
         )
-    cells = [cell for cell in document["cell"] if not wanted or wanted & {cell["id"], *cell["figure"]}]
+    table = _tabled(number, document, quick=quick)
+    cells = [cell for cell in table["cell"] if not wanted or wanted & {cell["id"], *cell["figure"]}]
+    every = bool(os.environ.get("LEAKSCOPE_DATA"))
+    default = document["defaults"]["data"]
+    table["cell"] = [cell for cell in cells if every or cell.get("data", default)["name"] in SHIPPED]
+    missing = [cell["id"] for cell in cells if cell not in table["cell"]]
+    if not table["cell"]:
+        raise PlanError(
+            f"no cell can run: {', '.join(missing)} need files that do not ship; set LEAKSCOPE_DATA to "
+            f"their folder."
+        )
+    return from_document(table, where=f"paper {number}"), tomli_w.dumps(table), missing
+
+
+@cache
+def cells(number: str, *, quick: bool = False) -> dict[str, Cell]:
+    """Every cell of a paper, whether its data is here or not."""
+    table = _tabled(number, _document(number), quick=quick)
+    return {cell.id: cell for cell in from_document(table, where=f"paper {number}").cell}
+
+
+def _tabled(number: str, document: Mapping[str, Any], *, quick: bool) -> Table:
+    """The plan's document, with fewer seeds, rounds and trials if ``quick``."""
+    tables = document["cell"]
     defaults, seeds = dict(document["defaults"]), document["seeds"]
     if quick:
         settings = dict(document["quick"])
         seeds, scored = settings.pop("seeds"), settings.pop("scored", None)
         observe = defaults.pop("observe", None)
-        cells = [
-            _reduced({"observe": observe} | cell if observe else cell, settings, scored) for cell in cells
+        tables = [
+            _reduced({"observe": observe} | cell if observe else cell, settings, scored) for cell in tables
         ]
         defaults |= settings
-    every = bool(os.environ.get("LEAKSCOPE_DATA"))
-    here = [cell for cell in cells if every or cell.get("data", defaults["data"])["name"] in SHIPPED]
-    missing = [cell["id"] for cell in cells if cell not in here]
-    if not here:
-        raise PlanError(
-            f"no cell can run: {', '.join(missing)} need files that do not ship; set LEAKSCOPE_DATA to "
-            f"their folder."
-        )
-    made = {"name": f"paper {number}", "seeds": seeds, "defaults": defaults, "cell": here}
-    return from_document(made, where=f"paper {number}"), tomli_w.dumps(made), missing
+    return {"name": f"paper {number}", "seeds": seeds, "defaults": defaults, "cell": tables}
 
 
-def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> Entry:
+def _reduced(cell: Table, settings: Mapping[str, Any], scored: int | None) -> Table:
     """A cell with no more rounds, trials, rehearsals and clients attacked than the quick settings have;
     the trials of an audit of an attribute cost nothing and stay. Where all observed rounds are later, the
     first of them is reached and observed: another would not be what the cell is called."""
@@ -95,95 +148,74 @@ def _reduced(cell: Entry, settings: Mapping[str, Any], scored: int | None) -> En
     return cell | fewer
 
 
-def entries(results: Sequence[Result[Any]], *, quick: bool) -> list[Entry]:
-    """One entry per cell and measure: ours over seeds, the published value, whether our interval
-    covers it, and all that is needed to run it again."""
-    cells: dict[str, list[tuple[Result[Any], dict[str, kinds.TableEntry]]]] = {}
-    for result in results:
-        if result.found is not None:
-            table = kinds.kind_named(result.kind).entries(result.found)
-            cells.setdefault(result.cell.id, []).append((result, table))
+def compare(results: Sequence[Result[Any]], *, quick: bool) -> list[PaperLine]:
+    """What a sweep measured, beside the published values."""
+    by_name = {result.cell.id: result.cell for result in results}
+    return _lines(measured.blocks_of(results, quick=quick), by_name)
+
+
+def recorded(number: str, folder: Path | None = None) -> list[PaperLine]:
+    """What is recorded of a paper, beside its published values."""
+    document = _document(number)
+    asked, void = len(document["seeds"]), document.get("void", ())
+    return _lines(measured.load(number, folder), cells(number), asked=asked, void=void)
+
+
+def _lines(
+    blocks: Blocks, known: Mapping[str, Cell], *, asked: int = 0, void: Sequence[str] = ()
+) -> list[PaperLine]:
     return [
-        _entry([(run, table[measure]) for run, table in runs if measure in table], measure, quick)
-        for runs in cells.values()
-        for measure in dict.fromkeys(measure for _, table in runs for measure in table)
+        PaperLine(known[name], block, measure, value, asked, name in void)
+        for name, block in blocks.items()
+        for measure, value in block.measures.items()
     ]
 
 
-def _entry(runs: Sequence[tuple[Result[Any], kinds.TableEntry]], measure: str, quick: bool) -> Entry:
-    first, shown = runs[0]
-    each = [entry.estimate for _, entry in runs]
-    raw = [entry.raw for _, entry in runs if entry.raw is not None]
-    whole = raw if len(raw) == len(runs) else None
-    mean = over_seeds(each, least=shown.least, most=shown.most, raw=whole)
-    cell = first.cell
-    theirs = cell.published.get(measure)
-    scaled = [cell.note] if cell.note else []
-    if quick:
-        sizes = f"{cell.rounds} rounds, {cell.trials} trials, {cell.rehearsals} rehearsals"
-        scaled.append(f"quick: {sizes}")
-    return {
-        "cell": cell.id,
-        "figure": list(cell.figure),
-        "measure": measure,
-        "value": round(mean.value, 4),
-        "low": round(mean.low, 4),
-        "high": round(mean.high, 4),
-        "method": mean.method,
-        "values": [round(estimate.value, 4) for estimate in each],
-        "seeds": [run.seed for run, _ in runs],
-        "guessing": round(sum(entry.guessing for _, entry in runs) / len(runs), 4),
-        "published": theirs,
-        "covers": None if theirs is None else mean.low <= theirs <= mean.high,
-        "scaled": "; ".join(scaled),
-        "keys": [run.key for run, _ in runs],
-        "versions": first.made.versions,
+def record(number: str, results: Sequence[Result[Any]], *, quick: bool, folder: Path | None = None) -> Path:
+    """Put the blocks of these cells into the recordings, each in place of the cell's own; a quick run never
+    replaces a full one."""
+    present = measured.load(number, folder)
+    digests = measured.digests_of(results)
+    fresh = {
+        name: block.model_copy(update={"data": digests[name]})
+        for name, block in measured.blocks_of(results, quick=quick).items()
+        if not (quick and name in present and not present[name].scaled)
     }
+    both = present | fresh
+    return measured.save(number, {name: both[name] for name in cells(number) if name in both}, folder)
 
 
-def record(number: str, results: Sequence[Result[Any]], *, quick: bool) -> Path:
-    """Put the measured values of these cells into papers/measured/, replacing those cells' own; a
-    quick run never replaces a full one."""
-    path = FOLDER / "measured" / f"{number}.json"
-    present: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    fresh = entries(results, quick=quick)
-    full = {(e["cell"], e["measure"]) for e in present if "quick" not in e["scaled"]}
-    if quick:
-        fresh = [entry for entry in fresh if (entry["cell"], entry["measure"]) not in full]
-    replaced = {(entry["cell"], entry["measure"]) for entry in fresh}
-    kept = [entry for entry in present if (entry["cell"], entry["measure"]) not in replaced]
-    order = [cell["id"] for cell in _document(number)["cell"]]
-    merged = sorted(kept + fresh, key=lambda e: order.index(e["cell"]))
-    files.write(path, json.dumps(merged, indent=1) + "\n")
-    return path
-
-
-def measured(number: str) -> list[Entry]:
-    path = FOLDER / "measured" / f"{number}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+def find_stale(number: str, folder: Path | None = None) -> dict[str, str]:
+    """The recorded cells whose keys are not those that the plan gives today, and why."""
+    full, quick = cells(number), cells(number, quick=True)
+    reasons = {}
+    for name, block in measured.load(number, folder).items():
+        asked = [tuple(plan[name].key(seed) for seed in block.seeds) for plan in (full, quick)]
+        if block.keys not in asked:
+            reasons[name] = block.stale or "its settings have changed since"
+    return reasons
 
 
 def rows(
-    found: Iterable[Entry], *, figures: Iterable[str] = (), all_measures: bool = False
+    lines: Iterable[PaperLine], *, figures: Iterable[str] = (), all_measures: bool = False
 ) -> list[list[str]]:
     """Table rows: every published value with ours beside it; cells without one show their AUROC. What
     differs is said once for every cell."""
-    wanted, lines, said = set(figures), [], ""
-    for entry in found:
-        always = entry["measure"].endswith(
-            ("auroc", "epsilon_gaussian", "plr_at_1%", "information", "utility")
-        )
-        shown = entry["published"] is not None or always or all_measures
-        if not shown or (wanted and not wanted & set(entry["figure"])):
+    wanted, table, said = set(figures), [], ""
+    for line in lines:
+        always = line.measure.endswith(("auroc", "epsilon_gaussian", "plr_at_1%", "information", "utility"))
+        shown = line.published is not None or always or all_measures
+        if not shown or (wanted and not wanted & set(line.cell.figure)):
             continue
-        spread = statistics.stdev(entry["values"]) if len(entry["values"]) > 1 else 0.0
-        theirs = "" if entry["published"] is None else f"{entry['published']:.4f}"
-        covers = {None: "", True: "yes", False: "no"}[entry["covers"]]
-        ours = f"{entry['value']:.4f} ({entry['low']:.4f} to {entry['high']:.4f})"
-        differs = entry["scaled"] if entry["cell"] != said else ""
-        said = entry["cell"]
-        lines.append([said, entry["measure"], theirs, ours, f"{spread:.4f}", covers, differs])
-    return lines
+        number = line.number
+        spread = statistics.stdev(number.values) if len(number.values) > 1 else 0.0
+        theirs = "" if line.published is None else f"{line.published:.4f}"
+        covers = {None: "", True: "yes", False: "no"}[line.covers]
+        ours = f"{number.value:.4f} ({number.low:.4f} to {number.high:.4f})"
+        differs = line.differs if line.cell.id != said else ""
+        said = line.cell.id
+        table.append([said, line.measure, theirs, ours, f"{spread:.4f}", covers, differs])
+    return table
 
 
 HEADER = ["cell", "measure", "paper", "ours (95% interval)", "std over seeds", "covers", "what differs"]
