@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from builders import refuses
@@ -27,7 +29,9 @@ pytest.importorskip("flwr", reason='Flower is not installed; run: pip install "l
 from flwr.serverapp.strategy import FedAvg
 from test_flower import Wire, _task, await_port, free_ports, process  # noqa: F401  a fixture
 
+import leakscope
 from leakscope.integrations.flower_guard import KEPT, guard_client, train_guard
+from leakscope.results import store
 
 ROUNDS = 1  # beside the one without the privacy term, of the federation of real processes
 EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_guard"
@@ -187,6 +191,39 @@ def test_what_no_federation_can_do_is_refused():
     refuses(ArgumentError, "the answers must be devices 0 to 1", lambda: train_guard(twice, PLAN))
     nobody = replace(wire(), node_config=lambda node: {})
     refuses(ArgumentError, "partition-id must be a device from 0 to 1", lambda: train_guard(nobody, PLAN))
+
+
+def write_candidates(folder: Path, records: list[Dataset], others: Dataset) -> Path:
+    """Members and records of nobody as the devices had them: scaled by the devices' own numbers."""
+    scaling = Summary.merged([Summary.of(part, "u") for part in records]).scaling(records[0])
+    told = [*((part, f"device-{i}") for i, part in enumerate(records)), (others, "nobody")]
+    x = torch.cat([part.scaled(*scaling).x for part, _ in told]).numpy()
+    y = torch.cat([part.y for part, _ in told]).numpy()
+    np.savez(
+        folder / "candidates.npz", x=x, y=y, client=np.repeat([n for _, n in told], [len(p) for p, _ in told])
+    )
+    return folder / "candidates.npz"
+
+
+def test_uploads_of_an_encoder_are_attacked_without_its_loss(tmp_path):
+    """Forty and sixty members in eleven dimensions: the row space holds everybody, and they are found."""
+    data = people(1_200)
+    records = [data.take(rows) for rows in torch.arange(100).split([40, 60])]
+    plan = replace(PLAN, encoder=TableEncoder((16, 4)), local_epochs=3, rounds=4)
+    apart = wire(plan, lambda i: records[i])
+    train_guard(apart, plan, seed=3, recording=tmp_path / "run")
+    candidates = write_candidates(tmp_path, records, data.take(torch.arange(100, 1_200)))
+    asked = {"client": "client", "label": "y", "jobs": 1, "quiet": True}
+    model = "SharedEncoder"
+    run = functools.partial(leakscope.audit_recording, tmp_path / "run", candidates, **asked)
+    report = run(model=model, output=tmp_path / "audit")
+    (result,) = store.results(tmp_path / "audit")
+    assert [one.name for one in result.found.attacks] == ["WhitenedSpan"]
+    assert "a loss called TAPPFL" in result.cell.note
+    assert result.found.attacks[0].scores.auroc.low > 0.5
+    assert report is not None
+    # What needs a loss is refused: it would find nothing, and that would say nothing.
+    refuses(DataError, "declares the loss 'TAPPFL', and Whitened", lambda: run(model=model, ask=["source"]))
 
 
 def example(name: str):
