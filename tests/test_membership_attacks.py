@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from leakscope.attacks.alignment import Cosine, GradientDiff
 from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
-from leakscope.attacks.span_membership import SpanDistance
+from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan
 from leakscope.attacks.whitened import Whitened
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
@@ -28,6 +28,7 @@ ATTACKS = [
     Cosine(), Cosine(layer="all"), Cosine(start=None), Cosine(label="max"), Cosine(label="predicted"), Cosine(label="sum"),
     GradientDiff(scale=0.01), Whitened(), Whitened(label="predicted"), Whitened(label="sum"),
     SpanDistance(steps=1), SpanDistance(layer="2", steps=1),
+    WhitenedSpan(), WhitenedSpan(layer="2"),
 ]  # fmt: skip
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from builders import refuses
+from scipy.linalg import sqrtm
 from torch import nn
 
 import leakscope as ls
-from leakscope.attacks.span_membership import SpanDistance
+from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan
 from leakscope.attacks.spans import kept_by_decay
+from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import Release, View
 from leakscope.core.rng import initialised
@@ -148,3 +153,45 @@ def test_what_cannot_be_asked_is_refused():
         ArgumentError, "it has: none", SpanDistance().check, nn.Sequential(nn.Conv1d(1, 1, 1)), None, None
     )
     refuses(ArgumentError, "SpanDistance.kept must be above 0 and at most 1, got 2", SpanDistance, kept=2)
+
+
+def test_the_whitened_span_is_what_inverse_matrices_give():
+    """Against explicit inverse roots and outer products, with NumPy alone."""
+    members = records(24, 1)
+    channel = Watched([members], LOCAL, rounds=2)
+    known, candidates = records(150, 3), records(50, 2)
+    knowledge = ls.Knowledge(Membership(members, candidates).on(known), channel, len(known))
+    view = View(tuple(channel.releases), {"candidates": Batch(candidates, torch.arange(50)[:, None])})
+    scores = WhitenedSpan(damping=0.01, floor=0.1)(knowledge, ls.seeded(4))(view)
+    one = [np.c_[part.x.double().numpy(), np.ones(len(part))] for part in (known, candidates)]
+    moment = one[0].T @ one[0] / len(one[0])
+    moment += 0.01 * np.diag(moment).mean() * np.eye(WIDTH + 1)
+    root = np.linalg.inv(sqrtm(moment).real)
+    rows = [
+        np.c_[r.layers["0.weight"][0].double().numpy(), r.layers["0.bias"][0].double().numpy()]
+        for r in channel.releases
+    ]
+    upload = np.concatenate(rows) @ root
+    largest = np.linalg.norm(upload, 2)
+    inverse = np.linalg.inv(upload.T @ upload + (0.1 * largest) ** 2 * np.eye(WIDTH + 1))
+    white = [part @ root for part in one]
+    outside = [np.einsum("ni,ij,nj->n", part, inverse, part) / (part**2).sum(1) for part in white]
+    null, own = (-np.log(part) for part in outside)
+    expected = (own - null.mean()) / null.std(ddof=1)
+    np.testing.assert_allclose(scores.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_whitened_span_finds_members_beyond_the_rank_whatever_the_loss():
+    """More members than dimensions, and a label that nobody else knows: the row space holds everybody."""
+    members = records(90, 1)
+    private = ls.seeded(7, "labels of their own")
+    own = replace(members, y=torch.randint(3, (90,), generator=private))
+    channel = Watched([own], LOCAL, rounds=2)
+    assert ls.auroc(played(members, channel, WhitenedSpan())).low > 0.7
+
+
+def test_the_whitened_span_of_an_upload_without_change_says_nothing():
+    channel = Watched([records(24, 1)], LOCAL)
+    still = {name: torch.zeros_like(layer) for name, layer in channel.releases[0].layers.items()}
+    channel.releases = [Release.of(still, channel.releases[0].params)]
+    assert ls.auroc(played(records(24, 1), channel, WhitenedSpan())).value == 0.5

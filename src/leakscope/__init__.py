@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
     from leakscope.attacks.representations import Decensored, Fisher, Network
     from leakscope.attacks.row_space import RowSpace
-    from leakscope.attacks.span_membership import SpanDistance
+    from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan
     from leakscope.attacks.strongest import Strongest
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.attacks.whitened import FedMIA, InOut, Whitened
@@ -115,7 +115,7 @@ if TYPE_CHECKING:
         SmallAlexNet,
         TextClf,
     )
-    from leakscope.models.encoders import ImageEncoder, TableEncoder
+    from leakscope.models.encoders import ImageEncoder, SharedEncoder, TableEncoder
     from leakscope.run.api import (
         audit,
         audit_recording,
@@ -246,6 +246,7 @@ __all__ = [
     "ResNet18",
     "RowSpace",
     "SVTPrivacy",
+    "SharedEncoder",
     "SigmoidNet",
     "Sign",
     "Silent",
@@ -267,6 +268,7 @@ __all__ = [
     "UserInference",
     "View",
     "Whitened",
+    "WhitenedSpan",
     "Withhold",
     "Within",
     "Zari",

@@ -48,6 +48,7 @@ class SpanDistance:
 
     sees: ClassVar[Sees] = "updates"
     taught: ClassVar[bool] = False  # by members it is told
+    loss_free: ClassVar[bool] = True  # whatever loss the clients descend
     layer: str = "first"
     near: float = 2.5
     steps: int = 25
@@ -59,11 +60,8 @@ class SpanDistance:
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
-        params = parameters(model)
         for layer in _linear(model, self.layer):
-            taken = inputs_at(model, params, layer, x)
-            rule = f"layers that take one vector of each record, and {layer!r} does not"
-            require(taken.dim() == 2, "SpanDistance.layer", rule, self.layer, way_out="name another layer")
+            _check_vectors(model, layer, x, "SpanDistance.layer")
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         model, known = victim(knowledge), candidates(knowledge.simulate(rng)[0])[0]
@@ -91,11 +89,10 @@ class SpanDistance:
     def _scores(self, model: nn.Module, view: View, layer: str, x: Tensor) -> tuple[Tensor, int, int, float]:
         """The scores (n,), and the rank, the most that it could be by rows and columns that changed, and the
         gap; of several, of the last round's."""
-        rounds = [_round(model, release, layer, x, self.kept) for release in view.releases]
-        if all(torch.equal(inputs, rounds[0][0]) for inputs, _, _ in rounds):
-            stacked = torch.cat([matrix for _, matrix, _ in rounds])
-            rounds = [(rounds[0][0], stacked, rounds[0][2])]
-        scores = []
+        scores, rounds = (
+            [],
+            _stack([_round(model, release, layer, x, self.kept) for release in view.releases]),
+        )
         for inputs, matrix, start in rounds:
             eps = torch.finfo(start.dtype).eps
             floor = upload_floor(start, eps, self.steps) * (len(matrix) / len(start)) ** 0.5
@@ -103,6 +100,63 @@ class SpanDistance:
             scores.append(score)
         moved = matrix != 0
         return torch.stack(scores).mean(0), rank, min(map(int, (moved.any(0).sum(), moved.any(1).sum()))), gap
+
+
+@dataclass(frozen=True)
+class WhitenedSpan:
+    """How little of a record's whitened input of a linear layer lies where the layer's uploads are small.
+
+    Every row of an upload is a sum over the members' inputs a, whatever loss they descend: nothing needs to
+    be known of it, nor of the networks behind the layer. With w = A^(-1/2) a, A the second moment of known
+    non-members' inputs with ``damping`` times its mean diagonal added, and the upload times A^(-1/2) =
+    U S V', the score is minus the logarithm of the sum over j of (v_j . w)^2 / (s_j^2 + e^2), over |w|^2,
+    where e is ``floor`` times the largest s; rounds as in `SpanDistance`. It goes on where members are more
+    than the rank, and is weaker than `Whitened` where the loss is known. ``layer``: a name, or "first", the
+    first linear layer. Null setting: a floor of 1e9, where everybody scores the same."""
+
+    sees: ClassVar[Sees] = "updates"
+    taught: ClassVar[bool] = False
+    loss_free: ClassVar[bool] = True
+    layer: str = "first"
+    damping: float = 1e-3
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check(self, damping=POSITIVE, floor=POSITIVE)
+
+    def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Refuse a model that it cannot be played on."""
+        _check_vectors(model, _linear(model, self.layer)[0], x, "WhitenedSpan.layer")
+
+    def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
+        model, known = victim(knowledge), candidates(knowledge.simulate(rng)[0])[0]
+        require(len(known) >= 4, "WhitenedSpan's known non-members", "at least 4", len(known))
+        layer = _linear(model, self.layer)[0]
+
+        def guess(view: View) -> Tensor:
+            x = torch.cat([known, candidates(view)[0]])
+            rounds = _stack([_round(model, release, layer, x, 1.0) for release in view.releases])
+            scores = [self._scores(inputs, matrix, len(known)) for inputs, matrix, _ in rounds]
+            return torch.stack(scores).mean(0)
+
+        return guess
+
+    def _scores(self, inputs: Tensor, matrix: Tensor, known: int) -> Tensor:
+        """Of the inputs after those of so many known non-members, in units of their spread."""
+        moment = inputs[:known].T @ inputs[:known] / known
+        values, vectors = torch.linalg.eigh(moment)
+        root = vectors / (values.clamp(min=0) + self.damping * moment.diagonal().mean()).sqrt()
+        _, s, vh = torch.linalg.svd(matrix @ root)
+        if not bool(s[0] > 0):
+            return torch.zeros(len(inputs) - known, dtype=torch.float64)
+        stretch = torch.zeros(len(vh), dtype=torch.float64)
+        stretch[: len(s)] = s
+        white = inputs @ root
+        outside = (white @ vh.T).square() @ (stretch.square() + (self.floor * s[0]) ** 2).reciprocal()
+        score = -(outside / white.square().sum(1)).log()
+        null = score[:known]
+        spread = null.std()
+        return (score[known:] - null.mean()) / (spread if spread > 0 else 1.0)
 
 
 def largest_rank(model: nn.Module, rounds: int) -> int:
@@ -132,6 +186,20 @@ def _round(
     return inputs, change - (1 - kept) * start.double(), start
 
 
+def _stack(rounds: list[tuple[Tensor, Tensor, Tensor]]) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Rounds in which the inputs are the same as one, with their uploads below each other."""
+    inputs, _, start = rounds[0]
+    if not all(torch.equal(other, inputs) for other, _, _ in rounds):
+        return rounds
+    return [(inputs, torch.cat([matrix for _, matrix, _ in rounds]), start)]
+
+
+def _check_vectors(model: nn.Module, layer: str, x: Tensor, name: str) -> None:
+    taken = inputs_at(model, parameters(model), layer, x)
+    rule = f"layers that take one vector of each record, and {layer!r} does not"
+    require(taken.dim() == 2, name, rule, layer, way_out="name another layer")
+
+
 def _score(inputs: Tensor, matrix: Tensor, floor: float) -> tuple[Tensor, int, float]:
     _, s, vh = torch.linalg.svd(matrix, full_matrices=False)
     along = (inputs @ vh.T).square()
@@ -149,7 +217,7 @@ def _linear(model: nn.Module, layer: str) -> list[str]:
     known = [name for name in layers_of(model) if isinstance(model.get_submodule(name), nn.Linear)]
     if not known or layer not in ("first", *known):
         raise ArgumentError(
-            f"SpanDistance.layer must be 'first' or a linear layer of the model, got {layer!r}; it has: "
+            f"layer must be 'first' or a linear layer of the model, got {layer!r}; it has: "
             f"{', '.join(known) or 'none'}."
         )
     return known if layer == "first" else [layer]

@@ -50,6 +50,7 @@ FedMIA          attack    attacks.whitened           Whitened scores against a c
 InOut           attack    attacks.whitened           Whitened scores against sums in which a client took part less those against sums without it.
 JointRegression attack    attacks.joint_regression   The coefficient of a record's gradient in the sum, of a regression on all candidates' at once.
 SpanDistance    attack    attacks.span_membership    How near a record's input of a linear layer lies to the row space of the layer's upload.
+WhitenedSpan    attack    attacks.span_membership    How little of a record's whitened input of a linear layer lies where the layer's uploads are small.
 FedLoss         attack    attacks.losses             Minus the loss under the global models, its mean over the observed rounds.
 Loss            attack    attacks.losses             Minus the loss under the last global model.
 ModifiedEntropy attack    attacks.losses             Minus the entropy that also counts against a confident mistake.
@@ -101,6 +102,7 @@ Chain           defense   defenses.gradient          Defenses one after the othe
 MLP             model     models                     Fully connected net; 32-16 for tables, 64-64 for speech.
 CNN             model     models                     The convolutional net of paper 000, table 3, for images of 32 x 32 pixels.
 Linear          model     models                     One linear layer; ``zeros`` starts it at zero, where gradients have a closed form.
+SharedEncoder   model     models.encoders            A `TableEncoder` whose head stays with the clients, as the model of a recording of its uploads.
 LeNet           model     models                     LeNet-5 with ReLU and max-pooling: 6 and 16 filters of 5 x 5, then 120-84.
 AlexNet         model     models                     AlexNet in its CIFAR form: five convolutions, global max-pooling and one linear layer.
 DenseNet        model     models                     DenseNet-BC: three blocks of bottlenecks of 4 ``growth`` channels, compression 0.5, CIFAR stem.

@@ -193,11 +193,13 @@ class Dataset:
             return self.completed(by).standardised(by.completed(by))
         if self.raw:
             return self
-        shift, scale = statistics(by)
+        return self.scaled(*statistics(by)).in_units(by)
+
+    def scaled(self, shift: Tensor, scale: Tensor) -> Dataset:
+        """These records less ``shift``, over ``scale``."""
         numbers = torch.cat([shift.flatten(), scale.flatten()]).numpy()
         known = hashlib.sha256(self.scaling.encode() + numbers.tobytes()).hexdigest()[:16]
-        scaled = replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
-        return scaled.in_units(by)
+        return replace(self, x=(self.x - shift).div_(scale), scaling=known)  # one copy of the records
 
     def in_units(self, of: Dataset) -> Dataset:
         """The same records, a numeric label standardised by the mean and deviation that others have."""
@@ -337,13 +339,18 @@ def statistics(train: Dataset) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation to scale by: per column of a table, per channel of images."""
     x = train.x.double()
     over = (0, *range(2, x.dim()))
-    mean, std = x.mean(over, keepdim=True), x.std(over, correction=0, keepdim=True)
-    scaled = torch.ones(x.shape[1], dtype=torch.bool)
-    for column in train.columns:
+    return scaling_from(train, x.mean(over, keepdim=True), x.std(over, correction=0, keepdim=True))
+
+
+def scaling_from(like: Dataset, mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
+    """What records like these are shifted and divided by where the mean and deviation of every column, or
+    channel, are known: nothing happens to dummies, marks of missing numbers and columns that never change."""
+    scaled = torch.ones(mean.shape[1], dtype=torch.bool)
+    for column in like.columns:
         scaled[column.start : column.stop] = column.standardised
         if column.fill is not None:
             scaled[column.stop - 1] = False  # the mark of a missing number
     scaled = scaled.view(mean.shape)
     mean = torch.where(scaled, mean, 0.0)
     std = torch.where(scaled & (std > 1e-12), std, 1.0)
-    return mean.to(train.x.dtype), std.to(train.x.dtype)
+    return mean.to(like.x.dtype), std.to(like.x.dtype)

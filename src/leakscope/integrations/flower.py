@@ -52,6 +52,7 @@ def recording_strategy(
     rate: float | None = None,
     local_steps: int | None = None,
     client: str | None = None,
+    loss: str | None = None,
 ) -> Strategy:
     """The same strategy, which also writes every training round to ``folder``: the model that was
     sent out, each reply as it came in, before the strategy can change it, and the final model as the
@@ -60,7 +61,8 @@ def recording_strategy(
     Give the outermost strategy, such as Flower's own differential privacy around FedAvg: what it
     wraps sees clipped updates. ``model`` tells parameters from buffers and names arrays that were
     sent as a list; without it every array is a layer. ``rate`` and ``local_steps`` are what the
-    clients train with, if they all do. A client is called by its node id or by what its reply says
+    clients train with, if they all do; ``loss`` is what they descend, and an audit that takes another is
+    refused. A client is called by its node id or by what its reply says
     under the key ``client``, in a metric or a config record. Replies that are errors, or that say
     they trained on no record, are left out. Array records beside the one with the parameters, such as
     control variates, are recorded too. A folder holds one run.
@@ -75,7 +77,7 @@ def recording_strategy(
         )
     if (Path(folder) / INDEX).exists():
         raise DataError(f"folder {str(folder)!r} already holds a recording; choose another.")
-    recorder = {"model_name": model_name, "rate": rate, "local_steps": local_steps}
+    recorder = {"model_name": model_name, "rate": rate, "local_steps": local_steps, "loss": loss}
     return _Recorded(strategy, Path(folder), model, client, recorder)
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, require
@@ -60,6 +60,26 @@ Architecture = TableEncoder | ImageEncoder
 ENCODERS: Mapping[str, type[TableEncoder] | type[ImageEncoder]] = MappingProxyType(
     {"TableEncoder": TableEncoder, "ImageEncoder": ImageEncoder}
 )
+
+
+@dataclass(frozen=True)
+class SharedEncoder(TableEncoder):
+    """A `TableEncoder` whose head stays with the clients, as the model of a recording of its uploads.
+
+    It tells no label: all logits are 0. Attacks by the loss of a label find nothing in it, whatever there is.
+    """
+
+    def __call__(self, data: Dataset) -> nn.Module:
+        return _Headless(data.task.outputs, *super().__call__(data).children())
+
+
+class _Headless(nn.Sequential):
+    def __init__(self, outputs: int, *layers: nn.Module) -> None:
+        super().__init__(*layers)
+        self.outputs = outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).new_zeros(len(x), self.outputs)
 
 
 def described(encoder: Architecture) -> dict[str, Any]:

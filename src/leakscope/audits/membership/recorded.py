@@ -63,8 +63,9 @@ class RecordingAudit:
     encoded and scaled as the clients had them. ``records`` says whether every judged record's score and
     p-value are kept in a CSV beside the results; a report holds none of them. ``digest`` is that of the
     recording's index when the audit was planned: a recording that has gone on since is another one. Where
-    the recording declares its loss, that must be the task's, which the attacks take (cross-entropy, of a
-    number squared error); where it declares its ``preprocessing``, the same must be given here.
+    the recording declares its loss, that must be the task's, which most attacks take (cross-entropy, of a
+    number squared error), unless all of them are ``loss_free``; where it declares its ``preprocessing``, the
+    same must be given here.
 
     ``rounds`` and ``clients`` choose which are looked at; all, if none are named. Records of clients who are
     not looked at are left out: they are nobody's no more than members. ``rename`` ("old=new") and
@@ -181,10 +182,12 @@ class RecordingAudit:
     def _agree(self, recording: Recording, task: Task) -> None:
         """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
         loss, prepared = recording.declared("loss"), recording.declared("preprocessing")
-        if loss not in (None, *task.losses):
+        needing = [type(one).__name__ for one in self.attacks if not getattr(one, "loss_free", False)]
+        if needing and loss not in (None, *task.losses):
             raise DataError(
-                f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
-                f"{task.losses[0]}; record with that loss, or audit the training as a game with its own."
+                f"{self.recording!r} declares the loss {loss!r}, and {', '.join(needing)} would take "
+                f"gradients of {task.losses[0]}; record with that loss, play attacks that need none "
+                f"(WhitenedSpan), or audit the training as a game with its own."
             )
         if (prepared or "") != self.preprocessing:
             raise DataError(

@@ -12,7 +12,7 @@ from leakscope.audits.asked import parse_part, stem
 from leakscope.audits.membership.judged import drops_out
 from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.recorded import HEADER
-from leakscope.audits.membership.strongest import find_spans, list_attacks
+from leakscope.audits.membership.strongest import find_spans, list_attacks, list_loss_free
 from leakscope.core import files
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
@@ -30,6 +30,7 @@ from leakscope.training.recording import Recording
 from leakscope.training.recording.index import INDEX, Shapes
 
 FILES = (*ENDINGS, ".npz")
+PERCEPTRONS = {"MLP": ("hidden", 1), "SharedEncoder": ("widths", 0)}  # a setting, and layers it leaves out
 
 
 def request_recording(
@@ -156,20 +157,20 @@ def _table(
 
 
 def _model(text: str, recording: Recording) -> tuple[Table, list[str]]:
-    """The model's table; what shapes say of an MLP is taken from the recording."""
+    """The model's table; what shapes say of a fully connected one is taken from the recording."""
     table = parse_part(text, "--model", 'MLP:activation="tanh"')
-    if table["name"] != "MLP" or "hidden" in table:
-        return table, []
+    setting, outputs = PERCEPTRONS.get(table["name"], ("", 0))
     widths = _widths(recording.layers)
-    if widths is None:
+    if not setting or setting in table or widths is None:
         return table, []
+    widths = widths[: len(widths) - outputs]
     said = table.get("activation", "relu")
     note = f"Layer sizes {list(widths)} come from the recording. The activation is taken to be {said}."
-    return table | {"hidden": list(widths)}, [note]
+    return table | {setting: list(widths)}, [note]
 
 
 def _widths(layers: Shapes) -> tuple[int, ...] | None:
-    """The hidden widths of a net whose layers are named and shaped as `MLP` has them."""
+    """The widths of a net whose layers are named and shaped as `MLP` has them, the last one's too."""
     weights = {name: shape for name, shape in layers.items() if name.endswith(".weight")}
     places = [name.removesuffix(".weight") for name in weights]
     shapes = list(weights.values())
@@ -177,7 +178,7 @@ def _widths(layers: Shapes) -> tuple[int, ...] | None:
     expected = [f"{first + 2 * i}.{part}" for i in range(len(places)) for part in ("weight", "bias")]
     if list(layers) != expected or any(len(shape) != 2 for shape in shapes):
         return None
-    return tuple(shape[0] for shape in shapes[:-1])
+    return tuple(shape[0] for shape in shapes)
 
 
 def _attacks(
@@ -195,11 +196,19 @@ def _attacks(
     ]
     there = [{*recording.clients_in(r)} for r in rounds]
     some, notes = candidates.take(torch.arange(2)), []
+    spans, beyond = _spans(model, some, recording, seen)
+    if (loss := recording.declared("loss")) not in (None, *candidates.task.losses):
+        if not (attacks := list_loss_free(model, some, spans)):
+            raise DataError(
+                f"the recording declares the loss {loss!r}, and attacks that need none look at a first "
+                f"linear layer, which {name} has not; audit the training as a game with its own loss."
+            )
+        note = f"Clients descend a loss called {loss}, whose gradients a server cannot take. "
+        return attacks, [f"{note}Only attacks that need none are played.", *filter(None, [beyond])]
     try:
         moments(model, parameters(model), some.x, some.y)
     except ArgumentError:
         notes = [f"Whitened attacks are left out: {name} has layers that cannot be whitened."]
-    spans, beyond = _spans(model, some, recording, seen)
     asked = {*clients} or set().union(*there)
     drop_out = drops_out(recording, rounds, asked)
     attacks = list_attacks(

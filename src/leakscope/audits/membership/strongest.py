@@ -7,7 +7,7 @@ from torch import nn
 from leakscope.attacks.alignment import Cosine
 from leakscope.attacks.joint_regression import JointRegression
 from leakscope.attacks.losses import FedLoss, Loss
-from leakscope.attacks.span_membership import SpanDistance, largest_rank
+from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan, largest_rank
 from leakscope.attacks.whitened import FedMIA, InOut, Whitened
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
@@ -35,6 +35,16 @@ def list_attacks(
     if spans is not None:
         sharp.append(spans)
     return [*sharp, {"name": Loss.__name__}, *([] if quick else [{"name": FedLoss.__name__}])]
+
+
+def list_loss_free(model: nn.Module, some: Dataset, spans: Table | None) -> list[Table]:
+    """The attacks that need to know nothing of the loss that clients descend; none where the model begins
+    with no linear layer."""
+    try:
+        WhitenedSpan().check(model, some.x, some.y)
+    except ArgumentError:
+        return []
+    return [{"name": WhitenedSpan.__name__}, *([spans] if spans is not None else [])]
 
 
 def find_spans(

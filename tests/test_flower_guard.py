@@ -1,0 +1,279 @@
+"""TAPPFL by Flower: the same encoder as in one process, and nothing else leaves a device."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from builders import refuses
+from guard_cells import people
+
+from leakscope import TAPPFL, Dataset, Recording, TableEncoder, seeded
+from leakscope.core.dataset import joined, statistics
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.guards.encoder import load_encoder
+from leakscope.guards.summary import Summary
+from leakscope.guards.tappfl import Federation
+
+pytest.importorskip("flwr", reason='Flower is not installed; run: pip install "leakscope[flower]"')
+
+from flwr.serverapp.strategy import FedAvg
+from test_flower import Wire, _task, await_port, free_ports, process  # noqa: F401  a fixture
+
+import leakscope
+from leakscope.integrations.flower_guard import KEPT, guard_client, train_guard
+from leakscope.results import store
+
+ROUNDS = 1  # beside the one without the privacy term, of the federation of real processes
+EXAMPLE = Path(__file__).parent.parent / "examples" / "flower_guard"
+PLAN = TAPPFL(
+    "u",
+    devices=2,
+    fraction=1.0,
+    rounds=2,
+    local_epochs=1,
+    rate=0.1,
+    pretraining=1,
+    encoder=TableEncoder((6, 4)),
+    hidden=(4,),
+)
+
+
+def parts(plan: TAPPFL = PLAN) -> list[Dataset]:
+    """Devices of different sizes, whose columns have different means and spreads, not scaled."""
+    sizes = [40 + 20 * i for i in range(plan.devices)]
+    data = people(sum(sizes))
+    data = replace(data, x=data.x * (torch.arange(10) + 1) + 7 * torch.arange(10))
+    return [data.take(rows) for rows in torch.arange(sum(sizes)).split(sizes)]
+
+
+def in_process(plan: TAPPFL, records: list[Dataset], *, seed: int = 3):
+    """The encoder of the federation in one process, on records that are scaled alike, and its devices."""
+    scaling = statistics(joined(records))
+    federation = Federation.of(plan, [part.scaled(*scaling) for part in records], seed)
+    state = federation.start()
+    for r in range(-plan.unguarded, plan.rounds):
+        state, _ = federation.round(r, state, seeded(0))
+    return state, federation
+
+
+def wire(
+    plan: TAPPFL = PLAN, records: Callable[[int], Dataset] | None = None, *, seed: int | None = 3
+) -> Wire:
+    """Devices without a network between them and the server; the first node is not the first device."""
+    own = records or (lambda i: parts(plan)[i])
+    app = guard_client(plan, lambda context: own(int(context.node_config["partition-id"])), seed=seed)
+    nodes = tuple(range(1, plan.devices + 1))
+    return Wire(app, nodes, lambda node: {"partition-id": plan.devices - node})
+
+
+def same(one, other) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"pretrain": "none", "loss": "adversarial", "lam": (0.2, 0.8)},
+        {"perturbation": "gaussian", "normed": True, "utility": "labels", "steps": 2},
+        {"devices": 3, "lam": 1.0, "steps": 0, "loss": "mmd"},
+    ],
+)
+def test_devices_apart_make_the_encoder_of_one_process_bit_for_bit(changes):
+    plan = replace(PLAN, **changes)
+    state, federation = in_process(plan, parts(plan))
+    apart = wire(plan)
+    encoder = train_guard(apart, plan, seed=3)
+    same(encoder.network.state_dict(), state)
+    assert encoder.head is None
+    for node, context in apart.contexts.items():  # and each device's own networks are those of one process
+        kept = context.state.array_records[KEPT].to_torch_state_dict()
+        same(dict(kept), federation.members[plan.devices - node].kept)
+
+
+def test_with_an_autoencoder_the_two_agree_to_rounding():
+    plan = replace(PLAN, utility="autoencoder")
+    state, _ = in_process(plan, parts(plan))
+    torch.testing.assert_close(train_guard(wire(plan), plan, seed=3).network.state_dict(), dict(state))
+
+
+def test_flowers_own_average_differs_by_rounding_only():
+    state, _ = in_process(PLAN, parts())
+    encoder = train_guard(wire(), PLAN, seed=3, strategy=FedAvg(fraction_evaluate=0.0))
+    torch.testing.assert_close(encoder.network.state_dict(), dict(state), rtol=1e-5, atol=1e-6)
+
+
+def test_only_the_encoder_and_the_summary_leave_a_device():
+    apart = wire()
+    encoder = train_guard(apart, PLAN, seed=3)
+    own = set(encoder.network.state_dict())
+    asked, rounds = apart.replies[:2], apart.replies[2:]
+    assert [set(reply.content["summary"]) for reply in asked] == [{"mean", "squares", "counts"}] * 2
+    assert len(rounds) == 2 * (1 + PLAN.rounds)
+    for reply in rounds:
+        assert {name: set(record) for name, record in reply.content.array_records.items()} == {"arrays": own}
+        assert dict(reply.content["metrics"]).keys() == {"num-examples"}
+        assert dict(reply.content["client"]).keys() == {"name"}
+
+
+def test_summaries_add_up_to_the_statistics_of_all_records():
+    records = [part.take(torch.arange(n)) for part, n in zip(parts(), (40, 3), strict=True)]
+    far = [replace(part, x=(part.x.double() + 1e6)) for part in records]  # sums of squares would lose this
+    for some in (records, far):
+        summary, together = Summary.merged([Summary.of(part, "u") for part in some]), joined(some)
+        for found, expected in zip(summary.scaling(together), statistics(together), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+        assert summary.counts.tolist() == together.private["u"].bincount(minlength=2).tolist()
+        assert summary.variance(10) == pytest.approx(float(together.x.double().var()), rel=1e-9)
+        scaled = summary.scaled(*summary.scaling(together))
+        torch.testing.assert_close(scaled.mean, torch.zeros(1, 10).double(), rtol=0, atol=1e-6)
+
+
+def test_pictures_are_summed_by_channel():
+    x = torch.rand(30, 3, 4, 4, generator=seeded(0))
+    data = Dataset(x, torch.arange(30) % 2, {"u": torch.arange(30) % 2})
+    halves = [data.take(rows) for rows in torch.arange(30).split([10, 20])]
+    summary = Summary.merged([Summary.of(part, "u") for part in halves])
+    for found, expected in zip(summary.scaling(data), statistics(data), strict=True):
+        torch.testing.assert_close(found, expected)
+    assert summary.variance(48) == pytest.approx(float(x.double().var()))
+
+
+def test_the_saved_encoder_knows_the_scaling_and_devices_without_a_seed_differ(tmp_path):
+    encoder = train_guard(wire(), PLAN, seed=3)
+    encoder.save(tmp_path)
+    shift, scale = statistics(joined(parts()))
+    told = load_encoder(tmp_path).about["scaling"]
+    torch.testing.assert_close(torch.tensor(told["shift"]), shift.flatten())
+    torch.testing.assert_close(torch.tensor(told["scale"]), scale.flatten())
+    other = train_guard(wire(seed=None), PLAN, seed=3)
+    assert not torch.equal(other.network[0].weight, encoder.network[0].weight)
+
+
+def unnamed(i: int) -> Dataset:
+    return replace(parts()[i], values={} if i else parts()[i].values)
+
+
+def narrow(i: int) -> Dataset:
+    return replace(parts()[i], x=parts()[i].x[:, : 10 - i])
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        (unnamed, "devices must have records of the same secret"),
+        (narrow, "devices must have records of the same shape"),
+        (lambda i: parts()[i].take(torch.arange(8)), "device 1 has 8 records, and their exact mean"),
+    ],
+)
+def test_devices_that_do_not_fit_are_refused(records, words):
+    refuses((DataError, ArgumentError), words, lambda: train_guard(wire(records=records), PLAN))
+
+
+def test_what_no_federation_can_do_is_refused():
+    pooled, three = replace(PLAN, pretrain="private"), replace(PLAN, devices=3)
+    for call in (lambda: guard_client(pooled, parts), lambda: train_guard(wire(), pooled)):
+        refuses(ArgumentError, "TAPPFL.pretrain must be .* where records stay with their devices", call)
+    refuses(DataError, "2 devices are connected", lambda: train_guard(wire(), three, patience=0))
+    twice = replace(wire(), node_config=lambda node: {"partition-id": 0})
+    refuses(ArgumentError, "the answers must be devices 0 to 1", lambda: train_guard(twice, PLAN))
+    nobody = replace(wire(), node_config=lambda node: {})
+    refuses(ArgumentError, "partition-id must be a device from 0 to 1", lambda: train_guard(nobody, PLAN))
+
+
+def write_candidates(folder: Path, records: list[Dataset], others: Dataset) -> Path:
+    """Members and records of nobody as the devices had them: scaled by the devices' own numbers."""
+    scaling = Summary.merged([Summary.of(part, "u") for part in records]).scaling(records[0])
+    told = [*((part, f"device-{i}") for i, part in enumerate(records)), (others, "nobody")]
+    x = torch.cat([part.scaled(*scaling).x for part, _ in told]).numpy()
+    y = torch.cat([part.y for part, _ in told]).numpy()
+    np.savez(
+        folder / "candidates.npz", x=x, y=y, client=np.repeat([n for _, n in told], [len(p) for p, _ in told])
+    )
+    return folder / "candidates.npz"
+
+
+def test_uploads_of_an_encoder_are_attacked_without_its_loss(tmp_path):
+    """Forty and sixty members in eleven dimensions: the row space holds everybody, and they are found."""
+    data = people(1_200)
+    records = [data.take(rows) for rows in torch.arange(100).split([40, 60])]
+    plan = replace(PLAN, encoder=TableEncoder((16, 4)), local_epochs=3, rounds=4)
+    apart = wire(plan, lambda i: records[i])
+    train_guard(apart, plan, seed=3, recording=tmp_path / "run")
+    candidates = write_candidates(tmp_path, records, data.take(torch.arange(100, 1_200)))
+    asked = {"client": "client", "label": "y", "jobs": 1, "quiet": True}
+    model = "SharedEncoder"
+    run = functools.partial(leakscope.audit_recording, tmp_path / "run", candidates, **asked)
+    report = run(model=model, output=tmp_path / "audit")
+    (result,) = store.results(tmp_path / "audit")
+    assert [one.name for one in result.found.attacks] == ["WhitenedSpan"]
+    assert "a loss called TAPPFL" in result.cell.note
+    assert result.found.attacks[0].scores.auroc.low > 0.5
+    assert report is not None
+    # What needs a loss is refused: it would find nothing, and that would say nothing.
+    refuses(DataError, "declares the loss 'TAPPFL', and Whitened", lambda: run(model=model, ask=["source"]))
+
+
+def example(name: str):
+    """A module of the example, which Flower would import from its own folder."""
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        return importlib.import_module(f"guard_app.{name}")
+    finally:
+        sys.path.remove(str(EXAMPLE))
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory) -> Path:
+    """What the example's server has kept after its rounds between a SuperLink and two SuperNodes on the
+    loopback device."""
+    folder = tmp_path_factory.mktemp("guard")
+    (folder / "home").mkdir()
+    link, *ports = free_ports(3)
+    address, local = f"127.0.0.1:{link}", ("--insecure", "--host", "127.0.0.1", "--port")
+    table = f'[superlink.deploy]\naddress = "{address}"\ninsecure = true\n'
+    (folder / "home" / "config.toml").write_text(table)
+    settings = f'recording="{folder / "recording"}" encoder="{folder / "encoder"}" rounds={ROUNDS}'
+    with ExitStack() as running:
+        server = running.enter_context(process(folder / "superlink.log", "flower-superlink", *local, link))
+        await_port(link, server)
+        for i, port in enumerate(ports):
+            shard = f"partition-id={i} num-partitions=2"
+            node = ("flower-supernode", "--superlink", address, *local, port, "--node-config", shard)
+            running.enter_context(process(folder / f"supernode-{i}.log", *node))
+        order = ("flwr", "run", EXAMPLE, "deploy", "--stream", "--run-config", settings)
+        client = running.enter_context(process(folder / "run.log", *order))
+        with suppress(subprocess.TimeoutExpired):
+            client.wait(600)  # a quarter of it where nothing else runs
+    said = "\n".join(
+        f"{log.name}:\n{log.read_text(errors='replace')}" for log in sorted(folder.glob("*.log"))
+    )
+    assert client.returncode == 0, said
+    assert (folder / "encoder").exists(), said
+    return folder
+
+
+@pytest.mark.slow
+def test_real_processes_make_the_encoder_of_one_process_bit_for_bit(deployed):
+    task = example("task")
+    plan = replace(task.PLAN, rounds=ROUNDS)
+    state, _ = in_process(plan, [task.shard(i) for i in range(2)], seed=task.SEED)
+    same(load_encoder(deployed / "encoder").network.state_dict(), state)
+    recording = Recording(deployed / "recording")
+    recording.complete()
+    assert recording.rounds == tuple(range(1, plan.unguarded + ROUNDS + 2))
+    same(recording.global_model(recording.rounds[-1]), dict(state))
+    assert recording.clients == ("device-0", "device-1")
+    assert {name.split(".")[0] for name in recording.layers} == {"0", "2"}  # the encoder's, and no other's
