@@ -72,8 +72,8 @@ class RecordedRecords(RecordingAudit):
             least = min(targets, key=lambda target: target.records - target.most)
             raise ArgumentError(
                 f"records can be read where what is seen spans as many dimensions as records are behind it: "
-                f"of {least.name} it spans at most {least.most:,}, and {least.records:,} are behind it; look at "
-                f"more rounds, or ask about members."
+                f"of {least.name} it spans at most {least.most:,}, and {least.records:,} are behind it; "
+                f"look at more rounds, or ask about members."
             )
 
     def measure(self, world: World) -> Measured[RecordsFound]:
