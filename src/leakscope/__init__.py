@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.audits.membership import MembershipAudit, RecordingAudit
     from leakscope.audits.questions import QuestionAudit
-    from leakscope.audits.records import RecordsAudit
+    from leakscope.audits.records import RecordedRecords, RecordsAudit
     from leakscope.audits.sites import SiteAudit
     from leakscope.core.dataset import Batch, Column, Dataset
     from leakscope.core.nouns import Defense, Estimate, Knowledge, Release, Transcript, View
@@ -237,6 +237,7 @@ __all__ = [
     "Ratio",
     "Reconstruction",
     "RecordedChannel",
+    "RecordedRecords",
     "Recorder",
     "Recording",
     "RecordingAudit",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -66,12 +66,16 @@ class LinearFirst:
         bias = f"{name}.bias" in released
         return LinearFirst(seen, name, later[0] if later else None, bias, local, steps, eps)
 
-    def span(self, trial: int, encoding: Encoding | None = None, *, second: bool = False) -> Span:
-        """The row space of the first (or second) layer, rounds stacked, of at most as many dimensions as
-        there are records; with an ``encoding`` as if records had been centred and scaled."""
-        name = (self.second if second else self.name) or self.name
+    def span(self, trial: int, encoding: Encoding | None = None) -> Span:
+        """The row space of the first layer, rounds stacked, of at most as many dimensions as there are
+        records; with an ``encoding`` as if records had been centred and scaled."""
+        return self._span(self.name, range(len(self.seen.rounds)), trial, encoding, self.seen.game.batch)
+
+    def _span(
+        self, name: str, rounds: Sequence[int], trial: int, encoding: Encoding | None, most: int | None
+    ) -> Span:
         parts, floors = [], []
-        for params, layers in self.seen.rounds:
+        for params, layers in (self.seen.rounds[i] for i in rounds):
             weight, bias = (_layer(layers, name, part, trial) for part in ("weight", "bias"))
             start = params[f"{name}.weight"]
             if self.local is not None and weight is not None:
@@ -85,21 +89,26 @@ class LinearFirst:
             parts.append(weight if bias is None else torch.cat([weight, bias[:, None]], dim=1))
         matrix = torch.cat(parts)
         floor = gradient_floor(matrix, self.eps) if self.local is None else sum(f**2 for f in floors) ** 0.5
-        return Span.of(matrix, floor, None if second else self.seen.game.batch)
+        return Span.of(matrix, floor, most)
 
     def distances(self, trial: int) -> Callable[[Tensor], Tensor] | None:
-        """How far records' inputs (n,) of the second layer are from its row space; None: there is none, or it
-        is the whole space."""
+        """How far records' inputs (n,) of the second layer are from its row space, the mean of all rounds,
+        since these inputs move with the model; None: there is none, or it is always the whole space."""
         if self.second is None:
             return None
-        name, span = self.second, self.span(trial, second=True)
-        model, params = self.seen.model, self.seen.rounds[0][0]
+        name, model = self.second, self.seen.model
+        spans = [self._span(name, [i], trial, None, None) for i in range(len(self.seen.rounds))]
+        open_rounds = [i for i, span in enumerate(spans) if span.rank < len(span.v)]
 
         def measure(x: Tensor) -> Tensor:
-            taken = inputs_at(model, params, name, x)
-            return span.distance(with_one(taken) if len(span.v) > taken.shape[1] else taken)
+            found = []
+            for i in open_rounds:
+                taken = inputs_at(model, self.seen.rounds[i][0], name, x)
+                wide = len(spans[i].v) > taken.shape[1]
+                found.append(spans[i].distance(with_one(taken) if wide else taken))
+            return torch.stack(found).mean(0)
 
-        return None if span.rank == len(span.v) else measure
+        return measure if open_rounds else None
 
     def slopes(self, x: Tensor) -> Tensor:
         """The loss's slopes (classes, n, rows) at the first layer's output, for every label and all

@@ -146,6 +146,12 @@ class RowSpace:
 
         return said
 
+    def check(self, knowledge: Knowledge, view: View) -> None:
+        """Refuse what it cannot read, before any search."""
+        seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)
+        if seen.rounds:
+            self._encoding(LinearFirst.of(seen, knowledge.channel, view, "RowSpace"))
+
     def recover(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Recovery:
         """What came of every trial."""
         seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)

@@ -159,16 +159,17 @@ class WhitenedSpan:
         return (score[known:] - null.mean()) / (spread if spread > 0 else 1.0)
 
 
-def largest_rank(model: nn.Module, rounds: int) -> int:
-    """How many dimensions the updates of a linear layer span at most: clients of so many records, or more,
-    are beyond it. Of the first layer, whose inputs are the records, all rounds count together. 0 where the
-    model does not begin with a linear layer."""
+def largest_rank(model: nn.Module, rounds: int, *, first: bool = False) -> int:
+    """How many dimensions the updates of a linear layer (the ``first``, or any) span at most: clients of so
+    many records, or more, are beyond it. Of the first layer, whose inputs are the records, all rounds count
+    together. 0 where the model does not begin with a linear layer."""
     modules = dict(model.named_modules())
     layers = [modules.get(name) for name in layers_of(model)]
     if not layers or not isinstance(layers[0], nn.Linear):
         return 0
     shapes = [layer.weight.shape for layer in layers if isinstance(layer, nn.Linear)]
-    return max(min(m * (rounds if i == 0 else 1), d + 1) for i, (m, d) in enumerate(shapes))
+    ranks = [min(m * (rounds if i == 0 else 1), d + 1) for i, (m, d) in enumerate(shapes)]
+    return ranks[0] if first else max(ranks)
 
 
 def _round(

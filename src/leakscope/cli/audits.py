@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,9 +103,17 @@ def tune(**given: Any) -> None:
     terminal.print_lines([*answer, f"Report: {report.folder / 'report.html'}" if report.folder else ""])
 
 
-@command("Read records out of one gradient or upload, with proofs.", api.reconstruct)
+@command(
+    "Read records out of one gradient or upload, with proofs.", api.reconstruct, api.reconstruct_recording
+)
 def reconstruct(
     *,
+    recording: Annotated[
+        Path | None,
+        options.option(
+            "The recorded updates of a federation: which of its records can be read?", metavar="DIR"
+        ),
+    ] = None,
     preflight: Annotated[
         bool,
         options.option(
@@ -120,17 +130,30 @@ def reconstruct(
     come back exactly, how many the adversary can prove to be right, and which columns are right, by how many
     records are behind one release. The report holds no record unless you ask for some.
 
+    With --recording nothing is trained. DATA holds candidates, as for audit --recording: records of the
+    clients, which are looked for in their own uploads, and records of nobody, by which the adversary knows
+    how the table is written.
+
     \b
     leakscope reconstruct adult
     leakscope reconstruct patients.csv --label mortality --batch 64 --local-epochs 5
     leakscope reconstruct adult --batch 16 --defense Noise:std=0.001 --defense Pruning:rate=0.9
     leakscope reconstruct adult --batch 16 --batch 64 --preflight
     leakscope reconstruct heart --clients 4 --sums --batch 2 --local-epochs 5
+    leakscope reconstruct candidates.csv --recording run --client client --label y --model MLP
     """
+    context = click.get_current_context()
+    if recording is not None:
+        _fits(context, api.reconstruct_recording, "--recording, whose federation has trained already")
+        chosen = select(name_folder(given, "records"), api.reconstruct_recording)
+        chosen.pop("clients", None)  # the number of those that are simulated
+        terminal.tell(api.reconstruct_recording(recording, given["data"], **chosen))
+        return
+    _fits(context, api.reconstruct, "training that is simulated here, without --recording")
     if preflight:
         terminal.print_lines(api.preflight(**select(given, api.preflight)).lines)
     else:
-        terminal.tell(api.reconstruct(**name_folder(given, "records")))
+        terminal.tell(api.reconstruct(**select(name_folder(given, "records"), api.reconstruct)))
 
 
 @command("Find the layer that gives most away, and what protects it.", api.localise)
@@ -160,6 +183,14 @@ def _consistent(context: click.Context) -> None:
             )
         if "--recording" not in typed and name in options.RECORDED:
             raise ArgumentError(f"{name} is for the audit of a recording; name its folder by --recording.")
+
+
+def _fits(context: click.Context, function: Callable[..., Any], what: str) -> None:
+    """Refuse options that were typed and are not those of a function."""
+    known = {"data", "recording", "preflight", *inspect.signature(function).parameters}
+    for parameter in context.command.params:
+        if parameter.opts[0] in _typed(context) and str(parameter.name) not in known:
+            raise ArgumentError(f"{parameter.opts[0]} does not go with {what}; leave it out.")
 
 
 def _typed(context: click.Context) -> list[str]:

@@ -33,6 +33,7 @@ RecordingAudit  audit     audits.membership          How well the updates in a r
 QuestionAudit   audit     audits.questions           What else a recording tells: whose a known record is, whether a person took part, whose an update is.
 SiteAudit       audit     audits.sites               What a site's updates tell of the site, and from which site an unnamed update is.
 RecordsAudit    audit     audits.records             How many records come back, exactly and proven, from one gradient or upload, by the records behind it.
+RecordedRecords audit     audits.records             How many records of each client come back, exactly and proven, from the uploads in a recording.
 LayerAudit      audit     audits.layers              Which layer of a model gives away what, and what protecting it costs.
 GuardAudit      audit     audits.guards              What a guard's representations are worth, and what attackers trained anew find in them.
 Posterior       attack    attacks.posterior          A fresh classifier per round on rehearsed releases with secrets at equal odds.
@@ -280,7 +281,10 @@ KINDS = {  # the first is of every game that no other names
     ),
     "questions": KindEntry("leakscope.audits.questions.kind", 2, ("QuestionAudit",)),  # of recordings alone
     "records": KindEntry(
-        "leakscope.audits.records.kind", 2, ("RecordsAudit",), "which records come back from one upload"
+        "leakscope.audits.records.kind",
+        2,
+        ("RecordsAudit", "RecordedRecords"),
+        "which records come back from one upload",
     ),
     "layers": KindEntry(
         "leakscope.audits.layers.kind",

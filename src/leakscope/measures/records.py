@@ -7,7 +7,7 @@ Records of one batch are found or lost together, so an interval counts a batch a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy import stats
@@ -19,6 +19,7 @@ from leakscope.core.errors import require
 from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
 
 WITHIN = 0.05
+COUNTED = "counted in this recording"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +66,12 @@ class Matched:
             name: (_share("right cells", one, level), _share("right by the mode", other, level))
             for name, (one, other) in parts.items()
         }
+
+
+def counted(estimate: Estimate) -> Estimate:
+    """The same of releases that are looked at for themselves: what came back of them is known, and they are
+    no sample of others."""
+    return replace(estimate, low=estimate.value, high=estimate.value, method=COUNTED)
 
 
 def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
-from leakscope.core.errors import ArgumentError
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.run import options
 from leakscope.run.options import Table
 
@@ -158,6 +158,7 @@ def audit_recording(
     ``rate``, the recorded one if left out, on batches of ``batch`` records."""
     from leakscope.audits.membership.request import request_recording
     from leakscope.audits.questions.request import ask_recording
+    from leakscope.audits.records.request import ask_recorded
     from leakscope.run.running import run_document
 
     document = request_recording(
@@ -181,8 +182,14 @@ def audit_recording(
         private=[name for name in dict.fromkeys((person, canary)) if name not in (None, client)],
         secret=secret,
     )
+    members = document["cell"][0]
+    try:
+        document["cell"].append(ask_recorded(members, shown=False, quick=True, trust=trust))
+    except (ArgumentError, DataError) as error:
+        note = f"Which records can be read out of the uploads was not asked: {error}"
+        members["note"] = " ".join(filter(None, [members.get("note", ""), note]))
     document["cell"] += ask_recording(
-        document["cell"][0],
+        members,
         ask=ask,
         person=person,
         canary=canary,
@@ -345,6 +352,58 @@ def reconstruct(
         shown=show_reconstructions,
     )
     return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
+
+
+def reconstruct_recording(
+    recording: str | Path,
+    candidates: str | Path,
+    *,
+    client: options.Client = None,
+    label: options.Label = None,
+    model: str | None = None,
+    seen: options.Seen = "uploads",
+    preprocessing: options.Preprocessing = None,
+    rounds: options.Observed = (),
+    clients: Sequence[str] = (),
+    rename: options.Rename = (),
+    differences: options.Differences = False,
+    drop: options.Drop = (),
+    show_reconstructions: options.Shown = False,
+    output: options.Output = None,
+    jobs: options.Jobs = None,
+    trust: options.Trust = (),
+    quiet: bool = False,
+) -> Report:
+    """Read records out of the uploads in a recording, and prove which of them were there.
+
+    The arguments are those of `audit_recording`. The candidates of nobody tell the adversary how the table is
+    written; those of clients are what it looks for, and it has none of them."""
+    from leakscope.audits.membership.request import request_recording
+    from leakscope.audits.records.request import ask_recorded
+    from leakscope.run.running import run_document
+
+    document = request_recording(
+        str(candidates),
+        recording=Path(recording),
+        client=client,
+        label=label,
+        model=model,
+        seen=seen,
+        centred=False,
+        records=False,
+        drop=drop,
+        trials=2,
+        seeds=1,
+        trust=trust,
+        preprocessing=preprocessing,
+        rounds=rounds,
+        clients=clients,
+        rename=rename,
+        differences=differences,
+    )
+    asked = ask_recorded(document["cell"][0], shown=show_reconstructions, quick=False, trust=trust)
+    document |= {"name": document["name"].replace("Audit of", "Records of"), "cell": [asked]}
+    return run_document(document, output, jobs=jobs, trust=trust, quiet=quiet)
 
 
 def preflight(

@@ -25,6 +25,7 @@ TYPED: dict[Any, Any] = {  # what a function takes, and the part of it that can 
     Mapping[str, int | Sequence[float]] | Sequence[str]: list[str] | None,
     Sequence[str | Table]: list[str] | None,
     str | Sequence[str] | None: list[str] | None,
+    str | Sequence[int]: str | None,
     str | Table | None: str | None,
     str | Table | Module | None: str | None,
     Literal["train", "eval"]: str,
@@ -203,6 +204,10 @@ AuditRounds = Annotated[
         click_type=_Rounds(),
         show_default=True,
     ),
+]
+Observed = Annotated[
+    str | Sequence[int],
+    option("With --recording: the rounds to look at, such as 1-5,8; all if left out.", metavar="ROUNDS"),
 ]
 Trials = Annotated[
     int, count("Challenges the adversary answers. More of them make the intervals narrower.", min=2)

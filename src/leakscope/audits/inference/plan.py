@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from leakscope.audits.records.request import ask_records
 from leakscope.audits.sites.request import ask_federation, name_attacks
 from leakscope.core.dataset import PUBLIC, SHADOW_SHARE, TRAIN, TRAIN_SHARE, Dataset
 from leakscope.core.errors import DataError
@@ -60,6 +61,7 @@ def document(
     people = user or person
     table = {**table, "by": people} if people else table
     width, model = 3 if records.columns else 10, model or _model(records)
+    sizes = _sizes(records, people, train=train, public=public, most=most)
     cells: list[Table] = []
     for one in secrets:
         records.secret(one)
@@ -72,16 +74,19 @@ def document(
         own = [cell | {"attack": attack or attacks_on(cell, width=width, ordered=ordered)} for cell in own]
         own = [cell | {"weights": weights} for cell in own] if weights else own
         own += _audit_cells(records, one, dp) if dp is not None else []
-        sizes = _sizes(records, people, train=train, public=public, most=most)
         own = [cell if "user" in cell["game"] else cell | sizes for cell in own]
         several = len(secrets) > 1
         cells += [cell | {"id": f"{cell['id']}, {one}"} if several else cell for cell in own]
+    asked = ask_records() | sizes | ({"weights": weights} if weights else {})
+    cells += _defended([asked], defenses)
     if not weights:
         rate = (training or {}).get("rate", RATE)
-        asked = ask_federation(
+        federated = ask_federation(
             records, secrets=secrets, person=people, site=site, seen=seen, rate=rate, rounds=rounds
         )
-        cells += [name_attacks(cell, records, model, trust, rounds) for cell in _defended(asked, defenses)]
+        cells += [
+            name_attacks(cell, records, model, trust, rounds) for cell in _defended(federated, defenses)
+        ]
     defaults: Table = {
         "data": table,
         "model": model,

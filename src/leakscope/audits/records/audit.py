@@ -20,7 +20,7 @@ from leakscope.audits.world import (
 )
 from leakscope.core.columns import Column
 from leakscope.core.dataset import Dataset, statistics
-from leakscope.core.errors import ArgumentError, require
+from leakscope.core.errors import ArgumentError, LeakscopeError, require
 from leakscope.core.nouns import CERTIFIED, PLAUSIBLE, Knowledge, Params, Transcript, View
 from leakscope.core.rng import seeded
 from leakscope.games import Reconstruction
@@ -47,6 +47,7 @@ class RecordsAudit:
     one, the server sees the mean of what each releases, of so many records each. Of a number of records of
     which the first ``patience`` releases give nothing back, and end at a bound of the search, no more are
     tried. Of each, ``shown`` records are kept, with what was said of them. ``reconstruct`` is the attack.
+    ``optional``: where it cannot read these records or this model, that is what is found, and why.
     """
 
     batches: tuple[int, ...] = (8, 16, 32)
@@ -54,6 +55,7 @@ class RecordsAudit:
     clients: int = 1
     patience: int = 10
     shown: int = 0
+    optional: bool = False
     reconstruct: RowSpace = field(default_factory=RowSpace)
 
     kind = "records"
@@ -69,7 +71,20 @@ class RecordsAudit:
         require(fitting, "RecordsAudit.reconstruct", "RowSpace, which proves records", self.reconstruct)
 
     def check(self, world: World) -> None:
-        """Refuse what these records or this model cannot give, by two releases of one public record."""
+        """Refuse what these records or this model cannot give, unless that is ``optional``."""
+        if not self.optional:
+            self._check(world)
+
+    def _find_reason(self, world: World) -> str:
+        """Why nothing can be read, where that may be so."""
+        try:
+            self._check(world)
+        except LeakscopeError as error:
+            return str(error)
+        return ""
+
+    def _check(self, world: World) -> None:
+        """By two releases of public records."""
         cell, defense = world.cell, defend(world)
         require(max(cell.observed) < cell.rounds, "observe", f"rounds from 1 to {cell.rounds}", cell.observe)
         own = split(world)
@@ -86,8 +101,10 @@ class RecordsAudit:
         game = Reconstruction(own.public, batch=few * self.clients, labels=False)
         self._recover(game, own.public, self._channel(victim, victim.history), 2, world.seed)
 
-    def run(self, world: World) -> Measured[RecordsFound]:
+    def measure(self, world: World) -> Measured[RecordsFound]:
         """Every number of records."""
+        if self.optional and (why := self._find_reason(world)):
+            return self._tell_why(world, why)
         cell, raw, own = world.cell, split(world, standardise=False), split(world)
         victim = train_victim(world, own.train, defend(world))
         channel = self._channel(victim, tuple(victim.history[i] for i in cell.observed))
@@ -105,6 +122,19 @@ class RecordsAudit:
             utility=measure_worth(victim, own.test, own.train) if cell.rounds > 1 else None,
         )
         return Measured(found, own.described, describe_model(world, victim.model, own.train, test=own.test))
+
+    def _tell_why(self, world: World, why: str) -> Measured[RecordsFound]:
+        own = split(world)
+        found = RecordsFound(
+            sizes=(),
+            uploads=self.local is not None,
+            clients=self.clients,
+            epochs=max(world.cell.observed),
+            public=len(own.public),
+            unread=why,
+        )
+        model = build_model(world, own.train, defend(world))
+        return Measured(found, own.described, describe_model(world, model))
 
     def _channel(self, victim: Victim, rounds: tuple[Params, ...]) -> GradientChannel | Summed:
         """Gradients through the defense; or uploads, on which the defense acts, unless it is one of training
@@ -186,7 +216,7 @@ class RecordsAudit:
                 ColumnFound(name=name, right=one, mode=other)
                 for name, (one, other) in zip(matched.columns, columns, strict=True)
             ),
-            search=_describe(found),
+            search=describe_search(found),
             selfcheck=shuffled(
                 transcript,
                 lambda other: exact_records(other, public),
@@ -194,11 +224,12 @@ class RecordsAudit:
                 null=guessed.high,
                 shuffles=SHUFFLES,
             ),
-            shown=_show(transcript, matched, raw, self.shown) if self.shown else (),
+            shown=show_records(transcript, matched, raw, self.shown) if self.shown else (),
         )
 
 
-def _describe(found: Recovery) -> Search:
+def describe_search(found: Recovery) -> Search:
+    """How far the search came."""
     k = found.records.shape[1]
     return Search(
         batches=len(found.ranks),
@@ -212,10 +243,12 @@ def _describe(found: Recovery) -> Search:
     )
 
 
-def _show(transcript: Transcript, matched: Matched, raw: Dataset, most: int) -> tuple[RebuiltRecord, ...]:
+def show_records(
+    transcript: Transcript, matched: Matched, raw: Dataset, most: int
+) -> tuple[RebuiltRecord, ...]:
     """The first records of the first batch, in the units of the table."""
     assert transcript.status is not None
-    shift, scale = statistics(raw) if not raw.raw else (torch.zeros(1), torch.ones(1))
+    shift, scale = statistics(raw) if not raw.raw else (torch.zeros(1, 1), torch.ones(1, 1))
     kept = []
     for i in range(min(most, transcript.secrets.shape[1])):
         place = int(matched.order[0, i])

@@ -73,7 +73,11 @@ def _omit(cells: Sequence[RecordsOverSeeds]) -> Iterator[str]:
             "Where the search stopped, or something disturbs the space of the records, nothing is known of "
             "records that were not found."
         )
-    yield "What several releases of the same records tell together was not asked."
+    for cell in cells:
+        if cell.unread:
+            yield f"Which records can be read out of {cell.seen}: {cell.unread}"
+    if any(not cell.first.recorded and not cell.unread for cell in cells):
+        yield "What several releases of the same records tell together was not asked."
 
 
 def _scene(cell: RecordsOverSeeds) -> Scene:

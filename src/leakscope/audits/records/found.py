@@ -50,7 +50,9 @@ class RebuiltRecord(FrozenModel):
 
 class SizeFound(FrozenModel):
     """What came back of ``records`` behind one release. ``guessing``: the share that is exact if as many
-    public records are said; ``false``: certificates of records that were not there, for each release."""
+    public records are said; ``false``: certificates of records that were not there, for each release. Of a
+    recording: what came back of a ``client``, from its releases in so many ``rounds`` together, of whose
+    records so many are ``known`` to the audit."""
 
     records: Count
     exact: Estimate
@@ -63,6 +65,9 @@ class SizeFound(FrozenModel):
     search: Search
     selfcheck: SelfCheck
     shown: tuple[RebuiltRecord, ...] = ()
+    client: str = ""
+    rounds: Count = 1
+    known: Count = 0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -74,7 +79,8 @@ class SizeFound(FrozenModel):
 class RecordsFound(FrozenModel):
     """What came back from one release, for every number of records behind it, the smallest first. ``clients``
     whose releases were summed; ``uploads``: after local training, else gradients; ``epochs`` that the model
-    had been trained for before."""
+    had been trained for before. ``recorded``: these are the releases of a recording themselves, which are
+    counted and stand for no others, with ``remarks`` on it. ``unread``: why nothing was read at all."""
 
     sizes: tuple[SizeFound, ...]
     uploads: bool
@@ -82,9 +88,12 @@ class RecordsFound(FrozenModel):
     epochs: Count
     public: Count
     utility: Worth[Estimate] | None = None
+    recorded: bool = False
+    remarks: tuple[str, ...] = ()
+    unread: str = ""
 
     @model_validator(mode="after")
     def _some(self) -> Self:
-        if not self.sizes:
-            raise ValueError("records of at least one size were asked for")
+        if bool(self.sizes) == bool(self.unread):
+            raise ValueError("either records of at least one size were asked for, or it is said why not")
         return self

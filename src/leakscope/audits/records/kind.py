@@ -9,6 +9,7 @@ from leakscope.attacks.row_space import RowSpace
 from leakscope.audits.records import page
 from leakscope.audits.records.audit import RecordsAudit
 from leakscope.audits.records.found import RecordsFound, SizeFound
+from leakscope.audits.records.recorded import RecordedRecords
 from leakscope.audits.records.view import MISSED, RELEASES
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
@@ -42,12 +43,12 @@ class RecordsKind:
         _audit(world).check(world)
 
     def run(self, world: World) -> Measured[RecordsFound]:
-        return _audit(world).run(world)
+        return _audit(world).measure(world)
 
     def numbers(self, cell: Cell, found: RecordsFound, about: Number) -> Iterator[Number]:
         """Of every number of records what came back. Where the search did not end by itself, that is a lower
         bound: it can fail a limit and passes none. So is the share of right cells always: what was not found
-        is filled in without an attack."""
+        is filled in without an attack. And so is what came back of one recording: another may give more."""
         for size in found.sizes:
             one = replace(about, part=_part(size), secret=SECRET, question=SECRET)
             for measure, estimate, guessing in (
@@ -56,7 +57,7 @@ class RecordsKind:
                 ("right_cells", size.cells, size.mode.value),
             ):
                 told = of_estimate(one, measure, estimate, guessing)
-                whole = size.search.whole and measure != "right_cells"
+                whole = size.search.whole and measure != "right_cells" and not found.recorded
                 yield told if whole else replace(told, bound="lower")
             yield from _cells(one, size)
             beside = replace(one, about="diagnostic")
@@ -74,10 +75,14 @@ class RecordsKind:
 
     def headline(self, cell: Cell, found: RecordsFound) -> str:
         told = [
-            f"{size.records}: {size.exact.value:.0%} exact, {size.certified.value:.0%} certified"
+            f"{_name(size)}: {size.exact.value:.0%} exact, {size.certified.value:.0%} certified"
             + ("" if size.search.whole or size.exact.value == 1 else f" ({MISSED})")
             for size in found.sizes
         ]
+        if found.unread:
+            return f"records were not read: {found.unread}"
+        if found.recorded:
+            return f"records back from recorded uploads: {'; '.join(told)}"
         return (
             f"records back from one {RELEASES[found.uploads]}, by how many are behind it: {'; '.join(told)}"
         )
@@ -94,12 +99,16 @@ def _cells(one: Number, size: SizeFound) -> Iterator[Number]:
         yield of_estimate(replace(told, part=part), "right_cells", column.mode)
 
 
+def _name(size: SizeFound) -> str:
+    return f"{size.client} ({size.records})" if size.client else str(size.records)
+
+
 def _part(size: SizeFound) -> str:
-    return f"{size.records} records"
+    return f"{size.client}, {size.records} records" if size.client else f"{size.records} records"
 
 
-def _audit(world: World) -> RecordsAudit:
-    audit: RecordsAudit = construct(world.cell.game, "audit", trusted=world.trusted)
+def _audit(world: World) -> RecordsAudit | RecordedRecords:
+    audit: RecordsAudit | RecordedRecords = construct(world.cell.game, "audit", trusted=world.trusted)
     return audit
 
 

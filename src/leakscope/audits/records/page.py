@@ -18,6 +18,7 @@ from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
 
 NOT_SHOWN = "not found here, which does not show that it cannot be found"
+NOT_READ = "That this attack does not read it does not show that nobody can."
 RULES = {
     "severe": f"the lower limit of the share of records that come back exactly is {SEVERE} or more",
     "substantial": f"the lower limit is between {SLIGHT} and {SEVERE}",
@@ -46,7 +47,7 @@ def tell(results: Sequence[Result[RecordsFound]]) -> Chapter:
     return Chapter(
         lead=f"{plural(len(cells), 'setting')} audited for records that come back from one release.",
         verdicts=tuple(verdict for cell in cells for verdict in _verdicts(cell)),
-        body=fill("records/page.html", cells=cells, NOT_SHOWN=NOT_SHOWN),
+        body=fill("records/page.html", cells=cells, NOT_SHOWN=NOT_SHOWN, NOT_READ=NOT_READ),
         rules=("By the share of records that come back exactly", RULES),
         assumed=Markup(ASSUMED),
         limits=LIMITS,
@@ -90,13 +91,18 @@ def _verdicts(cell: RecordsOverSeeds) -> Iterator[Verdict]:
         sentence = "Nothing is known of records that come back: the measurement failed."
         yield Verdict("failed", "records themselves", data, sentence, notes)
         return
+    if cell.unread:
+        sentence = f"Which records can be read out of {cell.seen} was not measured: {cell.unread}"
+        yield Verdict("inconclusive", f"records themselves from {cell.seen}", data, sentence, notes)
+        return
     worst, worth = cell.worst, cell.worth
+    by = "by client, with its records" if cell.first.recorded else "by records behind it"
     yield Verdict(
         severity=cell.severity,
         about=f"records themselves from {cell.seen}",
         data=data,
-        sentence=f"{say(cell, worst)} Exact by records behind it: {'; '.join(map(_brief, cell.sizes))}.",
-        notes=notes,
+        sentence=f"{say(cell, worst)} Exact {by}: {'; '.join(map(_brief, cell.sizes))}.",
+        notes=(*notes, *cell.first.remarks),
         anchor=cell.anchor,
         order=worst.exact.low,
         attack=RowSpace.__name__,
@@ -111,6 +117,8 @@ def _verdicts(cell: RecordsOverSeeds) -> Iterator[Verdict]:
 
 def say(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
     """What came back of so many records, in one sentence or two."""
+    if size.client:
+        return _say_recorded(cell, size)
     shield = f"With {cell.defense}, from" if cell.cell.defense else "From"
     start = f"{shield} one {cell.release} of {plural(size.records, 'record')}"
     share, between, _ = spoken(size.exact, size.guessing)
@@ -125,6 +133,22 @@ def say(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
     )
 
 
+def _say_recorded(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
+    """What came back of one client's records, which is a count and no estimate."""
+    one = size.found[0]
+    what = "update" if cell.first.clients == 1 else f"sum of {cell.first.clients} clients' updates"
+    start = f"From {plural(one.rounds, what, what.replace('sum', 'sums') if 'sum' in what else '')}"
+    behind = f"{start} of {plural(size.records, 'record')} ({size.client})"
+    exact, proven = (round(share.value * one.known) for share in (size.exact, size.certified))
+    if not exact:
+        return f"{behind}, none came back exactly{_open(size)}"
+    rest = "" if exact == one.known else f" Of the others: {NOT_SHOWN}."
+    return (
+        f"{behind}, {exact:,} of {one.known:,} were recovered exactly, every column; {proven:,} were "
+        f"certified without knowing them. Guessing with public records: {percent(size.guessing, 1)}.{rest}"
+    )
+
+
 def _open(size: SizeOverSeeds) -> str:
     if size.whole:
         cells, mode = (percent(share.value, 0) for share in (size.cells, size.mode))
@@ -135,4 +159,6 @@ def _open(size: SizeOverSeeds) -> str:
 def _brief(size: SizeOverSeeds) -> str:
     between = f"{number(100 * size.exact.low, 0)} to {percent(size.exact.high, 0)}"
     missed = "" if size.whole or size.exact.value == 1 else f", {MISSED}"
+    if size.client:
+        return f"{size.client} ({size.records:,}): {percent(size.exact.value, 0)}{missed}"
     return f"{size.records}: {percent(size.exact.value, 0)} ({between}{missed})"

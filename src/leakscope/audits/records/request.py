@@ -6,17 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from leakscope.audits.asked import Start, open_data, stem
+from leakscope.audits.records.kind import KIND
 from leakscope.audits.records.preflight import Preflight, foresee, list_public
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
+from leakscope.data import tabled
 from leakscope.data.ranges import Bins
 from leakscope.models import build, weights
-from leakscope.results.cell import Table, words
+from leakscope.results.cell import Cell, Table, words
+from leakscope.results.kind import World
 
 WORTH = 5  # epochs after which it is said what a defense costs
 SHOWN = 4  # records of each size that are shown, where they are asked for
+BESIDE = 10  # releases of each number of records, where other questions are asked too
+APART = ("name", "attacks", "records", "centred")  # of the game about members, what is not the records'
+QUICK = {"name": "RowSpace", "branches": 50_000, "tried": 20_000}  # in an audit that asks for more than this
 
 
 def request_records(
@@ -77,6 +83,24 @@ def request_records(
     cell |= {key: value for key, value in {"train": train, "public": public}.items() if value is not None}
     under = [cell | {"id": f"records, {words(one)}", "defense": one} for one in defenses]
     return {"name": f"Records of {name}", "seeds": list(range(seeds)), "cell": [cell, *under]}, held
+
+
+def ask_records() -> Table:
+    """The cell about records that an audit of other questions asks beside them: a few releases of the model
+    as it starts, in a search that is bounded, or why they cannot be read."""
+    game = {"name": "RecordsAudit", "batches": [4, 8, 16], "optional": True, "reconstruct": QUICK}
+    return {"id": "records", "game": game, "rounds": 1, "observe": [1], "trials": BESIDE}
+
+
+def ask_recorded(cell: Table, *, shown: bool, quick: bool, trust: Sequence[str]) -> Table:
+    """The cell about records beside the ``cell`` about members of a recording, refused where they cannot be
+    read. ``quick``: a search that is bounded more narrowly, for who asked about members."""
+    game = {key: value for key, value in cell["game"].items() if key not in APART}
+    game |= {"name": "RecordedRecords"} | ({"shown": SHOWN} if shown else {})
+    game |= {"attacks": [QUICK]} if quick else {}
+    asked = {key: value for key, value in cell.items() if key != "note"} | {"id": "records", "game": game}
+    KIND.check(World(Cell.model_validate(asked), 0, tabled(asked["data"]), tuple(trust)))
+    return asked
 
 
 def request_preflight(

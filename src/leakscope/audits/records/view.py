@@ -36,12 +36,27 @@ class SizeOverSeeds:
         return self.found[0].records
 
     @property
+    def client(self) -> str:
+        """Whose records these are, where they are those of a recording."""
+        return self.found[0].client
+
+    @property
+    def name(self) -> str:
+        return f"{self.client}, {plural(self.records, 'record')}" if self.client else f"{self.records:,}"
+
+    @property
     def guessing(self) -> float:
         return max(one.guessing for one in self.found)
 
     @property
+    def ended(self) -> bool:
+        """Whether the search ended by itself, or all that was there came back."""
+        return self.exact.value == 1 or all(one.search.whole for one in self.found)
+
+    @property
     def whole(self) -> bool:
-        return all(one.search.whole for one in self.found)
+        """Whether what did not come back is shown not to: never by one recording."""
+        return not self.client and all(one.search.whole for one in self.found)
 
     @property
     def severity(self) -> str:
@@ -98,11 +113,17 @@ class RecordsOverSeeds(Runs[RecordsFound]):
     def seen(self) -> str:
         """What the server sees, in words."""
         clients = self.first.clients
+        if self.first.recorded:
+            return f"recorded sums of {clients} clients' uploads" if clients > 1 else "recorded uploads"
         sums = f" of {clients} clients' sum" if clients > 1 else ""
-        state = (
-            f"after {plural(self.first.epochs, 'epoch')} of training" if self.first.epochs else "untrained"
-        )
+        state = "as it was given" if self.cell.weights else "untrained"
+        state = f"after {plural(self.first.epochs, 'epoch')} of training" if self.first.epochs else state
         return f"one {self.release}{sums}, model {state}"
+
+    @property
+    def unread(self) -> str:
+        """Why nothing was read, if nothing was."""
+        return next((found.unread for found in self.founds if found.unread), "")
 
     @property
     def worst(self) -> SizeOverSeeds:
@@ -112,7 +133,7 @@ class RecordsOverSeeds(Runs[RecordsFound]):
 
     @property
     def severity(self) -> str:
-        return self.worst.severity
+        return "inconclusive" if self.unread else self.worst.severity
 
     @property
     def worth(self) -> Worth[Average] | None:
