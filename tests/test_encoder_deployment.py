@@ -65,14 +65,15 @@ def test_a_loaded_encoder_takes_a_table_and_scales_it_as_it_was_trained(tmp_path
 def test_the_head_of_a_saved_guard_is_worth_from_records_as_they_are_what_the_audit_measured(tmp_path):
     """Unscaled records raised no error, and the task was lost."""
     wide = dataclasses.replace(people(), x=50 * people().x + 700)
-    asked = cell(GUARD | NOISE | {"epochs": 6}, save=True)
+    asked = cell(GUARD | NOISE | {"epochs": 20, "lam": 0.1}, save=True)
     keep = {"keep": lambda name, content: files.write(tmp_path / name, content)}
-    KIND.run(World(asked, 0, wide, **keep))
+    (judged,) = KIND.run(World(asked, 0, wide, **keep)).found.judged
     encoder = load_encoder(tmp_path)
     right = encoder.logits(wide.x, key=KEY).argmax(1) == wide.y
     unscaled = dataclasses.replace(encoder, preparation=None).logits(wide.x, key=0).argmax(1) == wide.y
-    assert float(right.float().mean()) > 0.85
-    assert float(unscaled.float().mean()) < 0.75
+    assert float(right.float().mean()) == pytest.approx(judged.utility.own.main.value, abs=0.04)
+    assert float(right.float().mean()) > 0.8
+    assert float(unscaled.float().mean()) < 0.7
 
 
 def test_an_unknown_category_is_other(tmp_path):
@@ -234,7 +235,7 @@ def test_what_cannot_be_released_is_refused_and_nothing_is_written(folder):
     release(folder)
     older = FRAME.assign(age=FRAME["age"] + 30)
     older.to_csv(folder / "older.csv", index=False)
-    words = "at most 1 different releases of a person, and 396"
+    words = r"at most 1 different releases of a person, and 3\d\d would"
     refused_with_nothing_written(folder, ArgumentError, words, data="older.csv", output="two.csv")
     refused_with_nothing_written(
         folder, ArgumentError, "knows people by their ids", person=None, output="n.csv"

@@ -170,6 +170,17 @@ def test_one_patients_rare_diagnosis_is_not_in_the_saved_files(tmp_path):
     assert X[3, column.start : column.stop].tolist() == [0, 0, 0]
 
 
+def test_people_count_and_not_their_records():
+    records = dataset(FRAME)
+    few = torch.arange(400) // 100  # four people
+    one = replace(records, private={**records.private, "who": few})
+    folded = Preparation.learned(one, person="who")
+    assert all(column.values in ((), ("other",)) for column in folded.columns)
+    assert not torch.isfinite(folded.scale).all()  # of four people there is no number to tell
+    many = Preparation.learned(replace(one, private={"who": torch.arange(400)}), person="who")
+    assert torch.equal(many.scale, Preparation.learned(records).scale)
+
+
 def test_no_exact_number_of_few_is_saved():
     """One outlier decides neither shift nor scale, and nothing else is exact either."""
     plain = Preparation.learned(dataset(FRAME))

@@ -1,9 +1,10 @@
 """From a record as it is kept to what an encoder's network takes: categories, a grid, a scale.
 
-What is saved of the training records is no value and no exact number of few of them. A category that fewer
-than ``fewest`` records have is none of the encoder's: it is "other", and so is one that was never seen. The
+What is saved of the training records is no value and no exact number of few people. A category that fewer
+than ``fewest`` people have is none of the encoder's: it is "other", and so is one that was never seen. The
 mean and the deviation of a number are taken between its ``fewest``-th smallest and largest value, and
-rounded. What is rounded to one point of the grid is one record to the encoder.
+rounded. Where people have several records, so many times as many are left out at both ends. What is rounded
+to one point of the grid is one record to the encoder.
 """
 
 from __future__ import annotations
@@ -45,12 +46,16 @@ class Preparation:
         require(self.fewest >= 1, "fewest", "at least 1", self.fewest)
 
     @classmethod
-    def learned(cls, train: Dataset, *, grid: float = GRID, fewest: int = FEW) -> Self:
+    def learned(
+        cls, train: Dataset, *, grid: float = GRID, fewest: int = FEW, person: str | None = None
+    ) -> Self:
         """By training records, which are not scaled. Those of nothing but 0 and 1 and pictures stay as they
-        are, and so do ``raw`` ones; all have a grid."""
+        are, and so do ``raw`` ones; all have a grid. ``person`` is the private column that says whose a
+        record is; without it each is a person's."""
         require(0 < grid <= 1, "grid", "above 0 and at most 1", grid)
         require(fewest >= 1, "fewest", "at least 1", fewest)
-        columns = _fold(train, fewest)
+        people = torch.arange(len(train)) if person is None else train.secret(person)
+        columns = _fold(train, fewest, people)
         x = _arrange(train, columns).double() if columns else train.x.double()
         marks = bool(((x == 0) | (x == 1)).all())
         if x.dim() > 2:
@@ -63,7 +68,8 @@ class Preparation:
             numbers[column.start : column.stop] &= _is_number(column)
             if column.fill is not None:
                 numbers[column.stop - 1] = False  # the mark of a missing number
-        shift, scale, step = _scales(x, numbers, grid, fewest)
+        most = int(torch.bincount(people).max()) if len(people) else 1  # records of one person
+        shift, scale, step = _scales(x, numbers, grid, fewest * most)
         if train.raw:
             shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
         known = []
@@ -145,16 +151,17 @@ def _codes(x: Tensor, column: Column) -> Tensor:
     return torch.where(block.amax(1) > 0, block.argmax(1), -1)
 
 
-def _fold(train: Dataset, fewest: int) -> tuple[Column, ...]:
-    """The columns without the categories of fewer than ``fewest`` records, in their new places."""
+def _fold(train: Dataset, fewest: int, people: Tensor) -> tuple[Column, ...]:
+    """The columns without the categories of fewer than ``fewest`` people, in their new places."""
     placed: list[Column] = []
     for column in train.columns:
         values, width = column.values, column.stop - column.start
         if values:
             codes = _codes(train.x, column)
-            counts = torch.bincount(codes[codes >= 0], minlength=len(values)).tolist()
-            pairs = zip(values, counts, strict=False)
-            values = tuple(value for value, count in pairs if count >= fewest or value == OTHER)
+            pairs_of = torch.stack([codes, people])[:, codes >= 0].unique(dim=1)
+            counts = torch.bincount(pairs_of[0], minlength=len(values)).tolist()
+            named = zip(values, counts, strict=False)
+            values = tuple(value for value, count in named if count >= fewest or value == OTHER)
             few = len(values) < len(column.values)
             values += (OTHER,) if OTHER not in values and (not values or (few and width == 1)) else ()
             width = len(values) if column.dummies else 1
@@ -187,9 +194,10 @@ def _scales(x: Tensor, numbers: Tensor, grid: float, fewest: int) -> tuple[Tenso
     shift, scale, step = (torch.full((width,), one, dtype=torch.float64) for one in (0.0, 1.0, 1.0))
     for i in numbers.nonzero()[:, 0].tolist():
         ordered = x[:, i].sort().values
-        low, high = ordered[min(fewest, len(x)) - 1], ordered[max(len(x) - fewest, 0)]
-        inner = ordered.clamp(min(low, high), max(low, high))
-        deviation = float(inner.std(correction=0))
+        inner = ordered[fewest - 1 : len(x) - fewest + 1]  # the others count as its first or last
+        ends = inner[[0, -1]].repeat_interleave(fewest - 1) if len(inner) else inner
+        inner = torch.cat([inner, ends])
+        deviation = float(inner.std(correction=0)) if len(inner) else 0.0
         if deviation <= 1e-12:
             scale[i] = math.inf
             continue

@@ -153,11 +153,13 @@ class GuardAudit:
         seed: int,
         progress: Progress | None = None,
         keep: Keep | None = None,
+        person: str | None = None,
     ) -> GuardsFound:
         """Everything that is asked. Records come as they are, and the records that the guard is trained on
         say how they are prepared: that is kept with the encoder, so that what is judged is what is saved.
-        ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files."""
-        preparation = Preparation.learned(train, grid=self.grid, fewest=self.fewest)
+        ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files;
+        ``person`` is the private column that says whose a record is."""
+        preparation = Preparation.learned(train, grid=self.grid, fewest=self.fewest, person=person)
         parts = [preparation.apply(part) for part in (train, test, public)]
         train, test, public = (part.in_units(train) if part.x.dim() == 2 else part for part in parts)
         others, public = self._references(public, seed)
