@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.attacks.whitened import FedMIA, InOut, Whitened
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
+    from leakscope.audits.guards.encoding import encode
     from leakscope.audits.layers import LayerAudit
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.audits.membership import MembershipAudit, RecordingAudit
@@ -72,13 +73,19 @@ if TYPE_CHECKING:
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
-    from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
+    from leakscope.guards.encoder import Encoder, Guarded
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
+    from leakscope.guards.exporting import export
     from leakscope.guards.inf2guard import Guards, Inf2Guard
+    from leakscope.guards.keys import Key
+    from leakscope.guards.ledger import Ledger
     from leakscope.guards.membership_baselines import AdvReg, NeuGuard
     from leakscope.guards.neighbours import NearestNeighbours
+    from leakscope.guards.noise import Perturbation
     from leakscope.guards.plain import Unguarded
+    from leakscope.guards.saved import load_encoder
     from leakscope.guards.tappfl import TAPPFL
+    from leakscope.guards.transformer import GuardedEncoder
     from leakscope.integrations.claims import claim
     from leakscope.measures.epsilon import epsilon_lower_bound
     from leakscope.measures.fidelity import failures, fidelity, recovered
@@ -190,6 +197,7 @@ __all__ = [
     "GradientDiff",
     "GuardAudit",
     "Guarded",
+    "GuardedEncoder",
     "Guards",
     "HeadConfidence",
     "ImageEncoder",
@@ -201,11 +209,13 @@ __all__ = [
     "InvertingGradients",
     "Joint",
     "JointRegression",
+    "Key",
     "Knowledge",
     "LabelAware",
     "LaplaceNoise",
     "LayerAudit",
     "LeNet",
+    "Ledger",
     "LiRA",
     "LikelihoodRatio",
     "Linear",
@@ -284,8 +294,10 @@ __all__ = [
     "conformal",
     "discoveries",
     "dossier",
+    "encode",
     "epsilon_lower_bound",
     "exact_records",
+    "export",
     "failures",
     "false_certificates",
     "fidelity",

@@ -46,6 +46,7 @@ class GuardKind:
             seed=world.seed,
             progress=(lambda epoch, epochs, _: watch(epoch + 1, epochs)) if watch else None,
             keep=world.keep,
+            person=world.cell.data.get("by"),
         )
         return Measured(found, parts.described)
 
