@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.joint_regression import JointRegression
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
+    from leakscope.attacks.mixture import Mixture, Trees
     from leakscope.attacks.posterior import NoiseAware, Posterior
     from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
     from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
@@ -217,6 +218,7 @@ __all__ = [
     "Membership",
     "MembershipAudit",
     "Merlin",
+    "Mixture",
     "MixupMMD",
     "ModifiedEntropy",
     "NaiveBayes",
@@ -259,6 +261,7 @@ __all__ = [
     "TextClf",
     "Through",
     "Transcript",
+    "Trees",
     "Tuned",
     "TwoSample",
     "Unguarded",

@@ -61,6 +61,8 @@ FirstLayer      attack    attacks.closed_form        The records that a first li
 RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
+Mixture         attack    attacks.mixture            The likelihood of a release under each value: a mixture of Gaussians around clean representations.
+Trees           attack    attacks.mixture            Boosted trees on rehearsed releases, which need no scale and find corners that networks round off.
 Strongest       attack    attacks.strongest          The best of several attacks, chosen on records that none of them learned from.
 Decensored      attack    attacks.representations    Censored representations mapped to those of an uncensored model, and the secret inferred from these.
 LossThreshold   attack    attacks.members            Members have less loss than a threshold, which known members and non-members set
