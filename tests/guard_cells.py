@@ -45,7 +45,7 @@ def nobody(n: int = 300) -> Dataset:
 
 
 def pictures(n: int = 90) -> Dataset:
-    x = torch.rand(n, 3, 12, 12, generator=torch.Generator().manual_seed(0))
+    x = torch.randint(256, (n, 3, 12, 12), generator=torch.Generator().manual_seed(0)) / 255
     return Dataset(x, torch.arange(n) % 2, {}, name="pictures")
 
 

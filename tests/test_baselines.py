@@ -39,7 +39,7 @@ from leakscope.guards.baselines import (
 from leakscope.guards.batches import Seen
 from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard, _step, _Told, _Whole, quiet
-from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
+from leakscope.guards.encoder import Encoder, Guarded, Perturbation
 from leakscope.guards.hidden import Hidden, Lesson
 from leakscope.guards.inf2guard import Guards, Inf2Guard, protection
 from leakscope.guards.losses import mean_distance
@@ -55,6 +55,7 @@ from leakscope.guards.membership_baselines import (
 from leakscope.guards.networks import reader
 from leakscope.guards.plain import Unguarded, begun
 from leakscope.guards.protections import OfMembers, Told
+from leakscope.guards.saved import load_encoder
 from leakscope.guards.tappfl import TAPPFL
 from leakscope.measures.epsilon import gaussian_epsilon
 from leakscope.models.encoders import ImageEncoder, TableEncoder

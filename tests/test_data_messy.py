@@ -469,7 +469,8 @@ def test_dates_of_new_rows_are_read_as_the_known_ones_were():
 
 
 def test_a_guard_of_a_messy_table_encodes_rows_it_has_not_seen(tmp_path):
-    from leakscope.audits.guards.request import encoded as encode
+    from leakscope.audits.guards.encoding import encode
+    from leakscope.guards.keys import Key
 
     frame = coded().head(900)
     frame.loc[::7, "pulse"] = np.nan
@@ -481,8 +482,10 @@ def test_a_guard_of_a_messy_table_encodes_rows_it_has_not_seen(tmp_path):
     folder = next((out / "files").glob("*"))
     new = frame.head(3).assign(diagnosis="never seen", pulse=np.nan)
     target = tmp_path / "r.npz"
-    asked = {"label": "died", "secret": None, "key": 1, "labels": True}
-    assert encode(str(csv(new)(tmp_path)), folder, target, **asked) == 3
+    Key.new(tmp_path / "key")
+    asked = {"label": "died", "key": tmp_path / "key", "labels": True}
+    done = encode(str(csv(new)(tmp_path)), folder, target, **asked)
+    assert (done.count, done.unseen) == (3, {"diagnosis": 3})
     with np.load(target) as arrays:
         assert np.isfinite(arrays["r"]).all()
-        assert len(arrays["y"]) == 3
+        assert len(arrays["died"]) == 3

@@ -19,7 +19,7 @@ from leakscope.core.task import Classes, Quantity
 from leakscope.data import from_csv, load
 from leakscope.data.files import free_memory
 from leakscope.data.ranges import cut
-from leakscope.data.tabular import rows_as
+from leakscope.data.tabular import read_as, rows_as
 
 GOOD = "age,sex,job,income\n" + "".join(
     f"{20 + i},{'FM'[i % 2]},{['clerk', 'cook', ''][i % 3]},{['low', 'high'][i % 5 == 0]}\n"
@@ -448,9 +448,12 @@ def test_rows_are_encoded_by_columns_that_are_known_from_others(tmp_path):
     ("text", "words"),
     [
         ("age\n70\n", r"no column 'ward', 'sex'; it has"),
-        ("age,ward,sex\n70,D,f\n70,C,f\n7,E,m\n", "'ward' must hold one of its known values .* in row 1, 3;"),
+        (
+            "age,ward,sex\n" + 20 * "70,D,f\n",
+            "column 'ward' holds no value that is known in 20 rows: .*another",
+        ),
         ("age,ward,sex\nold,C,f\n", "'age' must hold a number in every row, and it does not in row 1;"),
-        ("age,ward,sex\n,C,f\n70,C,x\n", r"\(1\) column 'age' .* row 1; .* \(2\) column 'sex' .* row 2;"),
+        ("age,ward,sex\n,C,f\nold,C,x\n", r"'age' must hold a number in every row, .* row 1, 2;"),
     ],
 )
 def test_rows_that_do_not_fit_known_columns_are_refused(text, words, tmp_path):
@@ -459,3 +462,15 @@ def test_rows_that_do_not_fit_known_columns_are_refused(text, words, tmp_path):
     some.write_text(text)
     known = from_csv(whole, label="y", secrets=("sex",))
     refuses(DataError, words, rows_as, some, known.columns)
+
+
+def test_a_category_that_is_not_known_is_none_of_the_known_ones_and_is_counted(tmp_path):
+    whole, some = tmp_path / "whole.csv", tmp_path / "some.csv"
+    whole.write_text("age,ward,sex,y\n50,A,f,0\n60,B,m,1\n70,C,f,0\n")
+    some.write_text("age,ward,sex\n70,D,f\n70,C,f\n7,E,m\n")
+    known = from_csv(whole, label="y", secrets=("sex",))
+    (rows,) = read_as(some, known.columns, ["ward"])
+    assert rows.x[:, known.positions("ward")].tolist() == [[0, 0, 0], [0, 0, 1], [0, 0, 0]]
+    assert (rows.unseen, list(rows.beside["ward"])) == ({"ward": 2}, ["D", "C", "E"])
+    label = from_csv(whole, label="y", secrets=("sex",), encoding="label")
+    refuses(DataError, "'ward' must hold one of its known values .* row 1, 3", rows_as, some, label.columns)

@@ -16,8 +16,9 @@ from PIL import Image
 import leakscope as ls
 from leakscope.attacks.representations import Fisher
 from leakscope.audits.guards import Tuned, evaluation
+from leakscope.audits.guards.encoding import encode
 from leakscope.audits.guards.kind import KIND
-from leakscope.audits.guards.request import encoded, name_encoders, request_guard
+from leakscope.audits.guards.request import name_encoders, request_guard
 from leakscope.audits.world import describe
 from leakscope.core import files
 from leakscope.core.dataset import joined
@@ -25,6 +26,7 @@ from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
 from leakscope.guards.hidden import Hidden, hidden_by
+from leakscope.guards.keys import Key
 from leakscope.results.kind import World
 from leakscope.run import engines
 from leakscope.run.plan import from_document
@@ -51,24 +53,23 @@ def one_attack(monkeypatch):
 
 def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):
     folder, records = saved
-    encoder = ls.load_encoder(folder)
-    shift, scale = (torch.tensor(encoder.about["scaling"][part]) for part in ("shift", "scale"))
-    expected = encoder((records.x - shift) / scale, key=3)
-    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: records)
-    target, options = tmp_path / "shared.npz", {"label": None, "secret": None, "key": 3, "labels": True}
-    assert encoded("synthetic", folder, target, **options) == len(records)
+    encoder, key = ls.load_encoder(folder), tmp_path / "key"
+    expected = encoder(records.x, key=Key.new(key))
+    monkeypatch.setattr("leakscope.audits.guards.encoding.tabled", lambda table: records)
+    target, options = tmp_path / "shared.npz", {"key": key, "labels": True}
+    assert encode("synthetic", folder, target, **options).count == len(records)
     with np.load(target, allow_pickle=False) as file:
         assert np.array_equal(file["r"], expected.numpy())
-        assert set(file.files) == {"r", "y"}
-    refuses(ArgumentError, "must not exist yet", encoded, "synthetic", folder, target, **options)
+        assert set(file.files) == {"r", records.label}
+    refuses(ArgumentError, "must not exist yet", encode, "synthetic", folder, target, **options)
     narrow = dataclasses.replace(records, x=records.x[:, :3], columns=())
-    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda table: narrow)
+    monkeypatch.setattr("leakscope.audits.guards.encoding.tabled", lambda table: narrow)
     other = tmp_path / "other.npz"
-    refuses(DataError, r"records of shape \(3,\)", encoded, "synthetic", folder, other, **options)
+    refuses(DataError, r"lacks|records of shape \(3,\)", encode, "synthetic", folder, other, **options)
     assert not other.exists()
 
 
-def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path, monkeypatch, one_attack):
+def test_categories_go_by_their_names_wherever_they_stand(tmp_path, one_attack):
     def table(*values: str) -> ls.Dataset:
         codes, group = torch.arange(300) % 3, torch.arange(300) // 2 % 2
         column = ls.Column("city", 0, 3, values, standardised=False)
@@ -78,10 +79,8 @@ def test_records_whose_categories_stand_elsewhere_are_not_encoded(tmp_path, monk
     sizes = {"trials": 60, "rehearsals": 60, "train": 100, "public": 100}
     guard = GUARD | {"column": "group", "epochs": 1}
     save(tmp_path / "encoder", table("athens", "berlin", "cairo"), guard, sizes=sizes)
-    monkeypatch.setattr("leakscope.audits.guards.request.tabled", lambda _: table("berlin", "cairo", "delhi"))
-    options = {"label": None, "secret": None, "key": 0, "labels": False}
-    place = tmp_path / "encoder", tmp_path / "r.npz"
-    refuses(DataError, "'city' has other categories", encoded, "synthetic", *place, **options)
+    rows = ls.load_encoder(tmp_path / "encoder").preparation.arrange(table("berlin", "cairo", "delhi"))
+    assert rows[:3].tolist() == [[0, 1, 0], [0, 0, 1], [0, 0, 0]]  # of no city that is known
 
 
 def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():

@@ -74,7 +74,9 @@ def test_a_records_draw_is_frozen_whatever_the_rng_and_another_under_another_key
     channel = RepresentationChannel(identity("gaussian"))
     once, again = sent(channel, data, rows, 1), sent(channel, data, rows.flip(0), 2).flip(0)
     assert torch.equal(once, again)
-    assert not torch.isclose(once, sent(channel.rehearsed(seeded(0, "key")), data, rows)).any()
+    other = sent(channel.rehearsed(seeded(0, "key")), data, rows)
+    assert float(((once - data.x) * (other - data.x)).mean().abs()) < 0.3  # two draws of variance 1
+    assert float((once == other).float().mean()) < 0.05  # both stand on a grid
 
 
 def test_averaging_sixteen_draws_leaves_a_quarter_of_the_noise():

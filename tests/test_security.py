@@ -31,7 +31,7 @@ from leakscope.audits.membership.recorded import _table
 from leakscope.core import files, fingerprints, toml
 from leakscope.core.errors import DataError, LeakscopeError, PlanError, StoreError
 from leakscope.data import tabled
-from leakscope.guards.encoder import load_encoder
+from leakscope.guards.saved import load_encoder
 from leakscope.report import page as report
 from leakscope.results import gate as gating
 from leakscope.results import store

@@ -73,12 +73,14 @@ if TYPE_CHECKING:
     from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
-    from leakscope.guards.encoder import Encoder, Guarded, Perturbation, load_encoder
+    from leakscope.guards.encoder import Encoder, Guarded
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
     from leakscope.guards.inf2guard import Guards, Inf2Guard
     from leakscope.guards.membership_baselines import AdvReg, NeuGuard
     from leakscope.guards.neighbours import NearestNeighbours
+    from leakscope.guards.noise import Perturbation
     from leakscope.guards.plain import Unguarded
+    from leakscope.guards.saved import load_encoder
     from leakscope.guards.tappfl import TAPPFL
     from leakscope.integrations.claims import claim
     from leakscope.measures.epsilon import epsilon_lower_bound

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,37 +41,91 @@ def guard(**given: Any) -> None:
 def encode(
     data: options.Data,
     encoder: options.Place,
-    label: options.Label = None,
-    secret: options.Secret = None,
     key: Annotated[
-        int | None,
+        Path | None,
         options.option(
-            "The number that draws each record's noise, the same in every release; keep it to yourself.",
-            metavar="N",
-            show_default="a new one, which is printed",
+            "The file of the key that draws each person's noise; make one by leakscope key new.",
+            metavar="FILE",
         ),
     ] = None,
+    person: Annotated[
+        str | None,
+        options.column("The column of people's ids: a person's noise goes by it, and it is written."),
+    ] = None,
+    label: options.Label = None,
+    secret: options.Secret = None,
     labels: Annotated[bool, options.option("Write the task's labels too.", "--labels")] = False,
+    append: Annotated[bool, options.option("Add to a csv or Parquet file that exists.", "--append")] = False,
+    ledger: Annotated[
+        Path | None,
+        options.option(
+            "The ledger that counts releases.", metavar="FILE", show_default="beside the key: KEY.ledger"
+        ),
+    ] = None,
+    most: Annotated[int, options.count("Different releases of a person that the ledger allows.")] = 1,
+    beyond: Annotated[
+        str, options.option("What happens beyond that: refuse or warn.", show_default=True)
+    ] = "refuse",
     output: Annotated[
         Path | None,
-        options.option("The npz file to write.", "--output", "-o", show_default="representations.npz"),
+        options.option(
+            "The file to write: .csv, .parquet or .npz.", "--output", "-o", show_default="representations.npz"
+        ),
     ] = None,
 ) -> None:
-    """Write the representations of DATA's records by a saved ENCODER to an npz file.
+    """Write the representations of DATA's records by a saved ENCODER to a csv, Parquet or npz file.
 
-    DATA is a known dataset or a file. ENCODER is the folder in which leakscope guard saved it. From a CSV it
-    reads the encoder's own columns and nothing else; with --labels the --label too. The npz file holds the
-    representation r of every record, in their order, and no private column. If you encode records again, use
-    the same key: fresh draws can be averaged.
+    DATA is a known dataset or a file. ENCODER is the folder in which leakscope guard saved it. Of a table it
+    reads the encoder's own columns, the --person and, with --labels, the --label; csv and Parquet are read
+    and written piece by piece. Each person's noise is drawn once, from the encoder, the key and the id; without
+    ids a record is a person. A ledger counts what was released of whom, and refuses a second, different
+    release: two tell more than one. To make the same release again is no new one.
 
     \b
-    leakscope encode adult guard-adult/encoder-0.5 -o shared.npz
+    leakscope key new hospital.key
+    leakscope encode patients.csv guard-patients/encoder-0.5 --key hospital.key --person patient -o shared.csv
     """
-    from leakscope.audits.guards import request as guard_audits
+    from leakscope.audits.guards.encoding import encode as release
 
     target = output or Path("representations.npz")
-    drawn = secrets.randbits(62) if key is None else key
-    count = guard_audits.encoded(data, encoder, target, label=label, secret=secret, key=drawn, labels=labels)
-    typer.echo(f"{count} representations: {target}")
-    if key is None:
-        typer.echo(f"Key: {drawn} (keep it, and give it again by --key)")
+    found = release(
+        data,
+        encoder,
+        target,
+        key=key,
+        person=person,
+        label=label,
+        secret=secret,
+        labels=labels,
+        append=append,
+        ledger=ledger,
+        most=most,
+        beyond=beyond,  # type: ignore[arg-type]  # the ledger says what it must be
+    )
+    typer.echo(f"{found.count} representations: {target}")
+    if found.unseen:
+        named = ", ".join(f"{name} {count:,}" for name, count in found.unseen.items())
+        typer.echo(f'Cells whose category the encoder does not know count as "other": {named}.', err=True)
+    if found.beyond:
+        typer.echo(
+            f"Warning: {found.beyond:,} releases are more than {most} of their person; together they tell "
+            f"more than the report measured of one.",
+            err=True,
+        )
+
+
+keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Keys, from which noise is drawn.")
+app.add_typer(keys, name="key")
+
+
+@keys.command("new", short_help="Make a key.")
+def new_key(file: Annotated[Path, typer.Argument(metavar="FILE", show_default=False)]) -> None:
+    """Write a new key of 256 bits to FILE, which its owner alone can read.
+
+    Whoever has the key can take the noise off what was released under it. Keep it apart from the releases,
+    and keep it: without it the same releases cannot be made again, and fresh noise can be averaged.
+    """
+    from leakscope.guards.keys import Key
+
+    Key.new(file)
+    typer.echo(f"Key: {file}")

@@ -133,7 +133,7 @@ Distilled       guard     guards.distilled           Self-distillation of a spli
 Tuned           guard     audits.guards              A guard at the strength at which it is as useful, or as private, as another one: a fair comparison.
 TableEncoder    encoder   models.encoders            Fully connected encoder with ReLU between its layers; 64-128 for tables.
 ImageEncoder    encoder   models.encoders            Two convolutions of 3 x 3 with batch normalisation, ReLU between them; representations are images.
-load_encoder    verb      guards.encoder             The encoder that was saved in a folder; nothing is unpickled.
+load_encoder    verb      guards.saved               The encoder that was saved in a folder; nothing is unpickled.
 tuned           verb      audits.guards              The guard ``make(value)`` whose attack or utility is nearest to ``target``, and what was tried.
 GradientChannel channel   games.channels             Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
 UpdateChannel   channel   games.channels             Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
@@ -182,7 +182,7 @@ Dataset         noun      core.dataset               Records, the task's label, 
 Estimate        noun      core.nouns                 A number that is never without its interval.
 Encoder         noun      guards.encoder             From records to the representations that are shared in their place.
 Guarded         noun      guards.encoder             An encoder, the privacy network that it was trained with (the stale attacker), and what was seen on the way.
-Perturbation    noun      guards.encoder             What is added to a representation before it leaves.
+Perturbation    noun      guards.noise               What is added to a representation before it leaves.
 Distance        noun      measures.subspace          How far apart a layer's mean gradients span, and how far by chance.
 TwoSample       noun      measures.subspace          How much more two groups' features differ than random groups' do.
 Knowledge       noun      core.nouns                 What the adversary may use.

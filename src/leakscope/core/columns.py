@@ -42,6 +42,11 @@ class Column:
             )
 
     @property
+    def dummies(self) -> bool:
+        """Whether each of its categories has a position of its own."""
+        return bool(self.values) and not self.standardised
+
+    @property
     def learned(self) -> bool:
         """Whether training records have said all that they must."""
         return not self.frequent and not (self.fill is not None and math.isnan(self.fill))
@@ -99,8 +104,9 @@ def arrange(x: Tensor, before: Sequence[Column], after: Sequence[Column]) -> Ten
 
 
 def fill_category(rows: Tensor, column: Column, places: Tensor) -> None:
-    """Write each row's category: one number, or a 1 among dummies."""
-    if column.stop - column.start == 1:
-        rows[:, column.start] = places.to(rows.dtype)
+    """Write each row's category: one number, or a 1 among dummies, of which none is for a place of -1."""
+    if column.dummies:
+        known = (places >= 0).nonzero()[:, 0]
+        rows[known, column.start + places[known]] = 1
     else:
-        rows[torch.arange(len(rows)), column.start + places] = 1
+        rows[:, column.start] = places.to(rows.dtype)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from leakscope.data.table import FREQUENT, dataset
 if TYPE_CHECKING:
     Table = str | Path | pd.DataFrame
 NAMED = 20  # rows that a refusal names
+MANY = 20  # rows of which one category at least is known, or they are of another table
 MARKED = ("number", "category")  # what a label or a secret can be read as
 
 
@@ -185,33 +187,58 @@ def roles_of(
     return {label: "label", **dict.fromkeys(secrets, "secret"), **marked}
 
 
-def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
-    """The rows of a table as x with these ``columns``, which are known from other rows: an encoder's, say.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Some rows of a table: ``x``, the text of columns ``beside`` them, and how many cells of a column hold a
+    category that is not known."""
 
-    Other columns are not looked at. A missing number takes the median, an unknown category is "other", where
-    the columns have them; rows that cannot be given are refused, all at once."""
+    x: Tensor
+    beside: Mapping[str, Array]
+    unseen: Mapping[str, int]
+
+
+def rows_as(source: Table, columns: Sequence[Column]) -> Tensor:
+    """The rows of a table as x with these ``columns``; see `read_as`."""
+    return torch.cat([rows.x for rows in read_as(source, columns)])
+
+
+def read_as(source: Table, columns: Sequence[Column], beside: Sequence[str] = ()) -> Iterator[Rows]:
+    """The rows of a table piece by piece, as x with these ``columns``, which are known from other rows: an
+    encoder's, say; and the columns ``beside`` them as they are written.
+
+    Other columns are not looked at. A missing number takes the median where the columns have one. An unknown
+    category is "other": of a column that has no such value, its dummies are all 0. Rows that cannot be given
+    are refused after the last, all at once, and so is a column in which no category of many rows is known."""
     table = open_table(source)
     names = name_columns(table.header)
-    if missing := [column.name for column in columns if column.name not in names]:
+    if missing := [name for name in (*(c.name for c in columns), *beside) if name not in names]:
         raise absent(missing, names, where=table.where)
-    blocks: list[Tensor] = []
+    first, width = 1, max(column.stop for column in columns)
     bad: dict[str, list[int]] = {}
+    unseen: Counter[str] = Counter()
     for piece in table.pieces():
-        first = sum(map(len, blocks)) + 1
-        x = torch.zeros(len(piece), max(column.stop for column in columns))
+        x, own = torch.zeros(len(piece), width), Counter[str]()
         for column in columns:
-            wrong = _place(
-                x, column, piece[names.index(column.name)].to_numpy(dtype=object), commas=table.commas
-            )
+            text = piece[names.index(column.name)].to_numpy(dtype=object)
+            wrong, own[column.name] = _place(x, column, text, commas=table.commas)
             if len(wrong):
                 bad.setdefault(column.name, []).extend((wrong + first).tolist())
-        blocks.append(x)
-    if not blocks:
+        first += len(piece)
+        unseen += own
+        kept = {name: piece[names.index(name)].to_numpy(dtype=object) for name in beside}
+        yield Rows(x, kept, +own)
+    if first == 1:
         raise DataError(
             f"{table.where} must have rows below its header, and it has none; check how it was written."
         )
-    refuse_all([_bad_rows(column, bad[column.name]) for column in columns if column.name in bad], table.where)
-    return torch.cat(blocks)
+    reasons = [_bad_rows(column, bad[column.name]) for column in columns if column.name in bad]
+    reasons += [
+        f"column {name!r} holds no value that is known in {count:,} rows: these are records of another "
+        f"table; give records like those that were trained on."
+        for name, count in unseen.items()
+        if count == first - 1 >= MANY
+    ]
+    refuse_all(reasons, table.where)
 
 
 def marks_as(source: Table, label: str) -> Tensor:
@@ -224,26 +251,29 @@ def marks_as(source: Table, label: str) -> Tensor:
     return torch.from_numpy(cells.numbers()) if cells.spread else cells.levels()[0]
 
 
-def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> Array:
-    """Write one column of some rows; those that it cannot be written for are returned."""
+def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> tuple[Array, int]:
+    """Write one column of some rows: which it cannot be written for, and how many categories are unknown."""
     cells = Cells(column.name, commas=commas, asked="category" if column.values else "number")
     cells.add(text)
     if column.values:
         codes, names = cells.categories()
         place_of = {value: i for i, value in enumerate(column.values)}
-        other = place_of.get(OTHER, -1)
-        places = torch.tensor([place_of.get(name, other) for name in names])[codes]
-        fill_category(x, column, places.clamp(min=0))
-        return (places < 0).nonzero()[:, 0].numpy()
+        places = torch.tensor([place_of.get(name, -1) for name in names])[codes]
+        unknown = places < 0
+        if OTHER in place_of:
+            places = torch.where(unknown, place_of[OTHER], places)
+        fill_category(x, column, places)
+        wrong = (places < 0) & (not column.dummies)
+        return wrong.nonzero()[:, 0].numpy(), int(unknown.sum())
     if column.form and not cells.dated(column.form):
-        return np.arange(len(text))
+        return np.arange(len(text)), 0
     numbers = torch.from_numpy(cells.numbers(column.form)).float()
     missing = numbers.isnan()
     if column.fill is not None:
         x[:, column.stop - 1] = missing.float()
         numbers, missing = numbers.nan_to_num(nan=column.fill), torch.zeros_like(missing)
     x[:, column.start] = numbers
-    return missing.nonzero()[:, 0].numpy()
+    return missing.nonzero()[:, 0].numpy(), 0
 
 
 def _bad_rows(column: Column, rows: Sequence[int]) -> str:

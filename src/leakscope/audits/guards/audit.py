@@ -25,7 +25,8 @@ from leakscope.audits.guards.found import (
     Theorem,
 )
 from leakscope.audits.guards.trial import Trial
-from leakscope.core.dataset import Dataset, statistics
+from leakscope.core.columns import FEW
+from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, require
 from leakscope.core.files import Keep
 from leakscope.core.nouns import Attack, Estimate, Transcript
@@ -36,6 +37,7 @@ from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
 from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat
 from leakscope.guards.inf2guard import check_column
+from leakscope.guards.preparation import GRID, Preparation
 from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.measures.success import success_rate
@@ -58,9 +60,11 @@ class GuardAudit:
     The encoder is kept beside the results if ``save`` says so. An adversary who does not know a property's
     aggregate rehearses a ``substitute``, and one against membership has ``shadows`` of the guard too (LiRA).
     Whoever may ask again averages ``queries`` draws of a record's noise, or asks ``near`` times about records
-    next to it; a fresh task head learns from ``draws`` of it. ``shown`` puts so many records and what was
-    rebuilt of them, which are private, into the results. ``rows``: what is told of an attribute by whoever
-    holds the label, more releases, those of a second encoder that is trained alike, or the key.
+    next to it; a fresh task head learns from ``draws`` of it. Numbers are rounded to a ``grid`` (of their
+    deviation), and of a value that fewer than ``fewest`` training records have nothing is saved
+    (`Preparation`). ``shown`` puts so many records and what was rebuilt of them, which are private, into the
+    results. ``rows``: what is told of an attribute by whoever holds the label, more releases, those of a
+    second encoder that is trained alike, or the key.
     """
 
     guard: Guard
@@ -81,17 +85,21 @@ class GuardAudit:
     early: tuple[int, ...] = (6, 8)
     near: int = 64
     rows: bool = True
+    grid: float = GRID
+    fewest: int = FEW
 
     kind = "guard"
 
     def __post_init__(self) -> None:
         least = {"epochs": 1, "informative": 100, "shown": 0, "queries": 2, "draws": 1, "near": 2}
+        least |= {"fewest": 1}
         for name, value in least.items():
             given = getattr(self, name)
             require(given >= value, f"GuardAudit.{name}", f"at least {value}", given)
         for name, value in {"mapped": 50, "shadows": 2}.items():
             given = getattr(self, name)
             require(given == 0 or given >= value, f"GuardAudit.{name}", f"0 or at least {value}", given)
+        require(0 < self.grid <= 1, "GuardAudit.grid", "above 0 and at most 1", self.grid)
         require(self.dimensions in (2, 3), "GuardAudit.dimensions", "2 or 3", self.dimensions)
         way_out = "the encoder is kept in the results folder, under files"
         require(isinstance(self.save, bool), "GuardAudit.save", "true or false", self.save, way_out=way_out)
@@ -151,19 +159,17 @@ class GuardAudit:
         progress: Progress | None = None,
         keep: Keep | None = None,
     ) -> GuardsFound:
-        """Everything that is asked. Records come as they are and are scaled by those the guard is trained on;
-        pictures, and records of nothing but 0 and 1, are left alone. The scaling is kept with the encoder.
+        """Everything that is asked. Records come as they are, and the records that the guard is trained on
+        say how they are prepared: that is kept with the encoder, so that what is judged is what is saved.
         ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files."""
-        marks = bool(((train.x == 0) | (train.x == 1)).all())
-        scaling = statistics(train) if train.x.dim() == 2 and not marks else None
-        if scaling:
-            train, test, public = (part.standardised(train) for part in (train, test, public))
+        preparation = Preparation.learned(train, grid=self.grid, fewest=self.fewest)
+        parts = [preparation.apply(part) for part in (train, test, public)]
+        train, test, public = (part.in_units(train) if part.x.dim() == 2 else part for part in parts)
         others, public = self._references(public, seed)
         guarded = self.guard(train, seeded(seed, "guard"), others=others, progress=progress)
-        encoder = replace(guarded.encoder, about={**guarded.encoder.about, **_prepare(train, scaling)})
-        guarded = replace(guarded, encoder=encoder)
+        encoder = guarded.encoder
         if self.save and keep:
-            for name, content in encoder.files().items():
+            for name, content in replace(encoder, preparation=preparation).files().items():
                 keep(name, content)
         second = self._second(encoder, train, others, seed)
         tried = self.trials(train, test, public, trials=trials, rehearsals=rehearsals, seed=seed)
@@ -291,25 +297,6 @@ def list_secrets(game: Table) -> list[tuple[str, str | None]]:
     except LeakscopeError:
         return []
     return [(one.secret, one.column) for one in hidden]
-
-
-def describe_columns(data: Dataset) -> list[list[Any]]:
-    """Each column's name, place and categories, and what stands for missing numbers where some are: by these
-    records can be encoded alike."""
-    return [
-        [column.name, column.start, column.stop, list(column.values)]
-        + ([] if column.fill is None and not column.form else [column.fill, column.form])
-        for column in data.columns
-    ]
-
-
-def _prepare(train: Dataset, scaling: tuple[Tensor, Tensor] | None) -> dict[str, Any]:
-    """What others must know to give records as the encoder takes them."""
-    known: dict[str, Any] = {"columns": describe_columns(train)}
-    if scaling is None:
-        return known
-    shift, scale = (part.flatten().tolist() for part in scaling)
-    return known | {"scaling": {"shift": shift, "scale": scale}}
 
 
 def _apply_theorem(encoder: Encoder, trial: Trial) -> Theorem | None:

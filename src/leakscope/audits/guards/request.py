@@ -1,28 +1,17 @@
-"""A guard, typed at the command line, as a plan; and records encoded by one that was saved."""
+"""A guard, typed at the command line, as a plan."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from leakscope.audits.asked import SECRETS, open_data, parse_part, present, source, stem
-from leakscope.audits.guards.audit import describe_columns
-from leakscope.core import files
+from leakscope.audits.asked import SECRETS, open_data, parse_part, present, stem
 from leakscope.core.catalogue import roles
-from leakscope.core.dataset import Column, Dataset
-from leakscope.core.errors import ArgumentError, DataError
-from leakscope.data import tabled
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import ArgumentError
 from leakscope.data.ranges import Bins
-from leakscope.data.reading import ENDINGS
-from leakscope.data.tabular import marks_as, rows_as
-from leakscope.guards.encoder import Encoder, load_encoder
 from leakscope.results.cell import Table
 
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
@@ -154,57 +143,3 @@ def _asked(against: str, records: Dataset, *, shadows: int, dimensions: int, sho
     return {key: value for key, value in asked.items() if value} | (
         {"dimensions": dimensions} if dimensions == 3 else {}
     )
-
-
-def encoded(
-    data: str, folder: Path, target: Path, *, label: str | None, secret: str | None, key: int, labels: bool
-) -> int:
-    """Write the representations of a dataset's records, and labels if they are asked for, to an npz file."""
-    encoder = load_encoder(folder)
-    if target.exists():
-        raise ArgumentError(f"--output must not exist yet, got {str(target)!r}; choose another name.")
-    x, y = _inputs(data, encoder, label=label, secret=secret, labels=labels)
-    if scaling := encoder.about.get("scaling"):
-        x = (x - torch.tensor(scaling["shift"])) / torch.tensor(scaling["scale"])
-    arrays = {"r": encoder(x, key=key)} | ({"y": y} if y is not None else {})
-    held = io.BytesIO()
-    named: Any = {name: tensor.numpy() for name, tensor in arrays.items()}
-    np.savez_compressed(held, **named)
-    files.write(target, held.getvalue())
-    return len(x)
-
-
-def _inputs(
-    data: str, encoder: Encoder, *, label: str | None, secret: str | None, labels: bool
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Records as the encoder's own were before scaling, and labels if they are asked for. Of a table no more
-    than the encoder's columns is read, by its own categories."""
-    known_columns = encoder.about.get("columns", ())
-    columns = [
-        Column(n, a, b, tuple(v), fill=more[0] if more else None, form=more[1] if more else "")
-        for n, a, b, v, *more in known_columns
-    ]
-    if Path(data).suffix in ENDINGS and columns:
-        if labels and label is None:
-            raise ArgumentError(f"--labels needs the --label of {data}; say which column it is.")
-        return rows_as(data, columns), marks_as(data, str(label)) if labels else None
-    table = source(data, label=label, secrets=[secret] if secret else [], needed=False)
-    records = tabled(table)
-    wanted = [list(column) for column in encoder.about.get("columns", ())]
-    known = {column[0] for column in wanted}
-    left_out = [column.name for column in records.columns if column.name not in known]
-    records = records.without(*left_out) if known and left_out else records
-    found = describe_columns(records)
-    if wanted != found:
-        differing = next((c[0] for c in (*wanted, *found) if c not in wanted or c not in found), "order")
-        raise DataError(
-            f"{data}: column {differing!r} has other categories or another place than in the records the "
-            f"encoder was trained on; give the same columns with the same values."
-        )
-    shape = tuple(encoder.about["shape"])
-    if tuple(records.x.shape[1:]) != shape:
-        raise DataError(
-            f"{data} has records of shape {tuple(records.x.shape[1:])}, and the encoder takes {shape}; give "
-            f"records as it was trained on ({encoder.about.get('data')})."
-        )
-    return records.x, records.y if labels else None

@@ -1,0 +1,207 @@
+"""From a record as it is kept to what an encoder's network takes: categories, a grid, a scale.
+
+What is saved of the training records is no value and no exact number of few of them. A category that fewer
+than ``fewest`` records have is none of the encoder's: it is "other", and so is one that was never seen. The
+mean and the deviation of a number are taken between its ``fewest``-th smallest and largest value, and
+rounded. What is rounded to one point of the grid is one record to the encoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from leakscope.core.columns import FEW, OTHER, Column, fill_category
+from leakscope.core.dataset import Dataset
+from leakscope.core.errors import DataError, require
+
+GRID = 0.05  # of a number's standard deviation: about how fine its grid is
+# Points of the grid stand at 0.618 of their cells, so that numbers of few digits are far from the borders.
+WITHIN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """How records become inputs: to the grid's points ``step`` apart, less ``shift``, divided by ``scale``.
+
+    The three are of the shape of a record, or of no dimension. ``columns`` say where a table's columns stand;
+    an infinite scale is that of a number in which all but few records agree: its input is 0.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    step: Tensor
+    columns: tuple[Column, ...] = ()
+    grid: float = GRID
+    fewest: int = FEW
+
+    def __post_init__(self) -> None:
+        require(0 < self.grid <= 1, "grid", "above 0 and at most 1", self.grid)
+        require(self.fewest >= 1, "fewest", "at least 1", self.fewest)
+
+    @classmethod
+    def learned(cls, train: Dataset, *, grid: float = GRID, fewest: int = FEW) -> Self:
+        """By training records, which are not scaled. Those of nothing but 0 and 1 and pictures stay as they
+        are, and so do ``raw`` ones; all have a grid."""
+        require(0 < grid <= 1, "grid", "above 0 and at most 1", grid)
+        require(fewest >= 1, "fewest", "at least 1", fewest)
+        columns = _fold(train, fewest)
+        x = _arrange(train, columns).double() if columns else train.x.double()
+        marks = bool(((x == 0) | (x == 1)).all())
+        if x.dim() > 2:
+            inside = bool((x >= 0).all() and (x <= 1).all())  # pictures, of bytes
+            step = 1.0 if marks else 1 / 255 if inside else _nice(grid * float(x.std()))
+            one = torch.tensor(step, dtype=torch.float64)
+            return cls(torch.zeros_like(one), torch.ones_like(one), one, grid=grid, fewest=fewest)
+        numbers = torch.full((x.shape[1],), not marks)
+        for column in columns:
+            numbers[column.start : column.stop] &= _is_number(column)
+            if column.fill is not None:
+                numbers[column.stop - 1] = False  # the mark of a missing number
+        shift, scale, step = _scales(x, numbers, grid, fewest)
+        if train.raw:
+            shift, scale = torch.zeros_like(shift), torch.ones_like(scale)
+        known = []
+        for column in columns:
+            fill = None if column.fill is None else float(_rounded(column.fill, step[column.start]))
+            known.append(replace(column, fill=fill))
+        return cls(shift, scale, step, tuple(known), grid, fewest)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """What the network takes of records ``x``."""
+        return scaled(x, self.shift, self.scale, self.step)
+
+    def arrange(self, data: Dataset) -> Tensor:
+        """The records of a dataset with the columns of this one, by their names and values."""
+        if not self.columns:
+            return data.x
+        missing = [own.name for own in self.columns if not data.has(own.name)]
+        if missing:
+            there = ", ".join(column.name for column in data.columns) or "none"
+            raise DataError(
+                f"{data.name} must have the columns of the records that the encoder was trained on, and "
+                f"lacks {', '.join(map(repr, missing))}; it has: {there}."
+            )
+        return _arrange(data, self.columns)
+
+    def apply(self, data: Dataset) -> Dataset:
+        """The records of a dataset as the network takes them."""
+        return replace(data, x=self.inputs(self.arrange(data)), columns=self.columns, scaling="prepared")
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"shift": self.shift, "scale": self.scale, "step": self.step}
+
+    def table(self) -> dict[str, Any]:
+        """What is saved beside the tensors."""
+        columns = [
+            [c.name, c.start, c.stop, list(c.values), c.standardised, c.fill, c.form] for c in self.columns
+        ]
+        return {"columns": columns, "grid": self.grid, "fewest": self.fewest}
+
+    @classmethod
+    def read(cls, table: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """What `table` and `tensors` gave."""
+        columns = [
+            Column(
+                str(n), int(a), int(b), tuple(map(str, v)), bool(s), None if f is None else float(f), str(t)
+            )
+            for n, a, b, v, s, f, t in table["columns"]
+        ]
+        own = [tensors[name].double() for name in ("shift", "scale", "step")]
+        if not bool((own[2] > 0).all() and own[2].isfinite().all() and (own[1] > 0).all()):
+            raise ValueError("its scale and its grid must be above 0")
+        if not bool(own[0].isfinite().all()):
+            raise ValueError("what it subtracts must be finite")
+        return cls(*own, tuple(columns), float(table["grid"]), int(table["fewest"]))
+
+
+def cells(x: Tensor, step: Tensor | float) -> Tensor:
+    """Which point of the grid each number is rounded to, counted from 0."""
+    return (x.double() / step + WITHIN).floor()
+
+
+def scaled(x: Tensor, shift: Tensor, scale: Tensor, step: Tensor) -> Tensor:
+    return ((cells(x, step) * step - shift) / scale).to(x.dtype if x.is_floating_point() else torch.float32)
+
+
+def _rounded(number: float, step: Tensor) -> Tensor:
+    return cells(torch.tensor(number, dtype=torch.float64), step) * step
+
+
+def _is_number(column: Column) -> bool:
+    return column.standardised or not column.values
+
+
+def _codes(x: Tensor, column: Column) -> Tensor:
+    """The places of each row's category among the column's values; -1 where it has none of them."""
+    if not column.dummies:
+        return x[:, column.start].long()
+    block = x[:, column.start : column.stop]
+    return torch.where(block.amax(1) > 0, block.argmax(1), -1)
+
+
+def _fold(train: Dataset, fewest: int) -> tuple[Column, ...]:
+    """The columns without the categories of fewer than ``fewest`` records, in their new places."""
+    placed: list[Column] = []
+    for column in train.columns:
+        values, width = column.values, column.stop - column.start
+        if values:
+            codes = _codes(train.x, column)
+            counts = torch.bincount(codes[codes >= 0], minlength=len(values)).tolist()
+            pairs = zip(values, counts, strict=False)
+            values = tuple(value for value, count in pairs if count >= fewest or value == OTHER)
+            few = len(values) < len(column.values)
+            values += (OTHER,) if OTHER not in values and (not values or (few and width == 1)) else ()
+            width = len(values) if column.dummies else 1
+        start = placed[-1].stop if placed else 0
+        placed.append(replace(column, start=start, stop=start + width, values=values))
+    return tuple(placed)
+
+
+def _arrange(data: Dataset, columns: Sequence[Column]) -> Tensor:
+    rows = torch.zeros(len(data), columns[-1].stop, dtype=data.x.dtype)
+    known = {column.name: column for column in data.columns}
+    for new in columns:
+        old = known[new.name]
+        if new.values:
+            place_of = {value: i for i, value in enumerate(new.values)}
+            other = place_of.get(OTHER, -1)
+            table = torch.tensor([*(place_of.get(value, other) for value in old.values), other])
+            fill_category(rows, new, table[_codes(data.x, old)])
+            continue
+        block = data.x[:, old.start : old.stop]
+        rows[:, new.start : new.start + min(block.shape[1], new.stop - new.start)] = block[
+            :, : new.stop - new.start
+        ]
+    return rows
+
+
+def _scales(x: Tensor, numbers: Tensor, grid: float, fewest: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Of every number its shift, scale and step; 0, 1 and 1 of what is none."""
+    width = x.shape[1]
+    shift, scale, step = (torch.full((width,), one, dtype=torch.float64) for one in (0.0, 1.0, 1.0))
+    for i in numbers.nonzero()[:, 0].tolist():
+        ordered = x[:, i].sort().values
+        low, high = ordered[min(fewest, len(x)) - 1], ordered[max(len(x) - fewest, 0)]
+        inner = ordered.clamp(min(low, high), max(low, high))
+        deviation = float(inner.std(correction=0))
+        if deviation <= 1e-12:
+            scale[i] = math.inf
+            continue
+        scale[i] = float(f"{deviation:.1e}")
+        step[i] = _nice(grid * float(scale[i]))
+        shift[i] = float(_rounded(float(inner.mean()), step[i]))
+    return shift, scale, step
+
+
+def _nice(width: float) -> float:
+    """The largest 1, 2 or 5 times a power of ten that is not above ``width``."""
+    if not 0 < width < math.inf:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(width))
+    return next((times * power for times in (5.0, 2.0) if times * power <= width), power)
