@@ -121,6 +121,7 @@ def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
         "3 neighbouring queries",
         "two encoders",
         "changed record",
+        "changed record of a named person",
         "key known",
     ]
     assert all(row.attack.chosen for row in judged.rows)

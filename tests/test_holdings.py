@@ -78,7 +78,7 @@ def test_a_label_that_tells_the_secret_is_found_beside_a_release_that_does_not(a
         wrong = torch.rand(n, generator=seeded(seed, "wrong")) < 0.25
         return replace(data, y=torch.where(wrong, 1 - data.private["u"], data.private["u"]))
 
-    data, public = labelled(600, 1), labelled(1_200, 2)
+    data, public = labelled(3_000, 1), labelled(1_200, 2)
     found = [
         auroc(told(attack, HoldingChannel(noisy(), **more), data=data, public=public)).value
         for more in ({}, {"labelled": True}, {"labelled": True, "holding": "nothing"})
@@ -99,7 +99,7 @@ def test_more_draws_tell_more_and_the_key_tells_most():
 class Shared(Encoder):
     """An encoder whose draws are those of every other one, as all were under one key."""
 
-    def __call__(self, x, *, rng=None, key=None):
+    def forward(self, x, *, rng=None, key=None, people=None):
         own = torch.Generator().manual_seed(0 if key is None else key) if rng is None else rng
         clean = without_noise(self, x)
         return clean + self.perturbation.delta(self.perturbation.draws(clean, own))
@@ -125,9 +125,9 @@ def test_two_encoders_that_share_a_draw_give_away_what_neither_does():
 class Fresh(Shared):
     """An encoder that draws anew for every query."""
 
-    def __call__(self, x, *, rng=None, key=None):
+    def forward(self, x, *, rng=None, key=None, people=None):
         own = torch.Generator().manual_seed(int(1e6 * float(x.sum())) % 2**31) if rng is None else rng
-        return super().__call__(x, rng=own)
+        return super().forward(x, rng=own)
 
 
 @pytest.mark.parametrize(("kind", "blur"), [(Shared, 6.0), (Fresh, 0.75)])
@@ -137,6 +137,24 @@ def test_neighbouring_queries_average_the_noise_only_where_they_get_draws_of_the
     assert channel.blur(data) == pytest.approx(blur)
     rest = channel._held(data, seeded(0)) - data.x
     assert float(rest.std()) == pytest.approx(blur, rel=0.1)
+
+
+def test_encoders_as_they_are_share_no_draw_and_give_neighbours_the_same():
+    data, net = people(300, 1), nn.Linear(people(2, 1).x.shape[1], 8)
+    pair = HoldingChannel(noisy(2.0, net), holding="beside", second=noisy(2.0, nn.Linear(net.in_features, 8)))
+    assert pair.blur(data) == 2.0
+    near = HoldingChannel(noisy(2.0, net), holding="near", draws=64)
+    assert near._fresh(data.x) < 0.05
+    assert near.blur(data) == 2.0
+
+
+def test_a_named_person_keeps_the_draw_through_a_change_and_the_difference_has_no_noise():
+    data = people(300, 1)
+    clean = without_noise(noisy(), data.x) - moved(data.x, 0.1)
+    for holding, silent in (("named", True), ("changed", False)):
+        shown = HoldingChannel(noisy(), holding=holding)._held(data, seeded(0))
+        rest = (shown[:, -data.x.shape[1] :] - clean).abs().max()
+        assert bool(rest < 2.0 / 16) == silent  # but for the grid
 
 
 def test_a_record_changes_in_one_number():

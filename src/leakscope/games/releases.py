@@ -8,6 +8,7 @@ Each such holding is a channel of its own, so that every attack can be played ag
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,9 +20,9 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.task import is_number
 from leakscope.games.representations import RepresentationChannel
-from leakscope.guards.encoder import Encoder, represented
+from leakscope.guards.encoder import BLOCK, Encoder
 
-Holding = Literal["once", "again", "beside", "near", "changed", "keyed", "nothing"]
+Holding = Literal["once", "again", "beside", "near", "changed", "named", "keyed", "nothing"]
 HOLDINGS: tuple[Holding, ...] = get_args(Holding)
 NEAR = 1e-5  # how far a neighbouring query lies from the record: what nobody would notice
 SOME = 256  # records by which it is seen who gets a draw of its own
@@ -35,11 +36,13 @@ class HoldingChannel(RepresentationChannel):
     "once": one release. "again": the mean of ``draws`` fresh ones, which says as much as all of them where
     noise is Gaussian. "beside": the releases of two encoders under one key, and their difference. "near": the
     mean of ``draws`` releases of queries next to the record. "changed": the record's release, that of the
-    record after one number has moved by ``change``, and their difference. "keyed": the release without its
-    noise, as whoever has the key takes it off. "nothing": no release. ``labelled``: the task's label too.
+    record after one number has moved by ``change``, and their difference; "named": the same of a person who
+    is keyed by an id. "keyed": the release without its noise, as whoever has the key takes it off. "nothing":
+    no release. ``labelled``: the task's label too.
 
     Which of these share a draw is not assumed: the encoder is asked. Only means of many fresh draws are drawn
-    by their law in place of one by one.
+    by their law in place of one by one, and a record that has a neighbour with a draw of its own counts as if
+    all had one.
     """
 
     holding: Holding = "once"
@@ -62,12 +65,15 @@ class HoldingChannel(RepresentationChannel):
         """The deviation of the noise on each of the numbers that `clean` gives, where it is one for all and
         independent; None where it is not, or there is none. ``data`` are records to see it by."""
         noise = self.encoder.perturbation
-        if self.holding in ("changed", "keyed", "nothing") or noise.silent or noise.kind == "learned":
+        if (
+            self.holding in ("changed", "named", "keyed", "nothing")
+            or noise.silent
+            or noise.kind == "learned"
+        ):
             return None
         if self.second is None:
-            fresh = self._fresh(data.x) if self.holding == "near" else 1.0
-            many = 1 if self.holding == "once" else 1 + (self.draws - 1) * fresh
-            return noise.scale / math.sqrt(many)
+            one = self.holding == "once" or (self.holding == "near" and self._fresh(data.x) < 0.5)
+            return noise.scale / math.sqrt(1 if one else self.draws)
         other = self.second.perturbation
         alike = (other.kind, other.scale) == (noise.kind, noise.scale)
         return noise.scale if alike and not self._shared(data.x) else None
@@ -89,21 +95,22 @@ class HoldingChannel(RepresentationChannel):
         if self.holding == "again":
             return self._mean(x, torch.full((len(x),), self.draws), rng)
         if self.holding == "near":
-            chance = torch.full((len(x),), self._fresh(x))
-            more = torch.binomial(torch.full((len(x),), self.draws - 1.0), chance, generator=rng)
-            return self._mean(x, 1 + more, rng)
-        first = self._frozen(self.encoder, x)
+            fresh = torch.rand(len(x), generator=rng) < self._fresh(x)
+            return self._mean(x, torch.where(fresh, self.draws, 1), rng)
+        people = range(len(x)) if self.holding == "named" else None
+        first = self._frozen(self.encoder, x, people)
         if self.holding == "once":
             return first
-        other = self._frozen(self.encoder, moved(x, self.change))
         if self.second is not None:
             other = self._frozen(self.second, x)
+        else:
+            other = self._frozen(self.encoder, moved(x, self.change), people)
         difference = [first - other] if first.shape == other.shape else []
         return torch.cat([first, other, *difference], dim=1)
 
-    def _frozen(self, encoder: Encoder, x: Tensor) -> Tensor:
+    def _frozen(self, encoder: Encoder, x: Tensor, people: Sequence[object] | None = None) -> Tensor:
         """The release of each record under the key."""
-        return encoder(x, key=self.key).flatten(1)
+        return encoder(x, key=self.key, people=people).flatten(1)
 
     def _mean(self, x: Tensor, counts: Tensor, rng: torch.Generator) -> Tensor:
         """The mean of so many fresh draws of each record; of Gaussian noise by its law."""
@@ -142,8 +149,7 @@ class HoldingChannel(RepresentationChannel):
 @torch.no_grad()
 def without_noise(encoder: Encoder, x: Tensor) -> Tensor:
     """Clean representations (n, f)."""
-    parts = [represented(encoder.network, part, normed=encoder.normed) for part in x.split(4_096)]
-    return torch.cat(parts).flatten(1)
+    return torch.cat([encoder.clean(part) for part in x.split(BLOCK)]).flatten(1)
 
 
 def label_columns(data: Dataset) -> Tensor:

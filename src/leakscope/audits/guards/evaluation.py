@@ -119,7 +119,8 @@ def try_holdings(
     if not silent:
         wanted += [("again", False, queries), ("again", True, queries), ("near", False, near)]
     wanted += [("beside", False, 1)] if second is not None else []
-    wanted += [("changed", False, 1)] + ([] if silent else [("keyed", False, 1)])
+    wanted += [("changed", False, 1)]
+    wanted += [] if silent else [("named", False, 1), ("keyed", False, 1)]
     for holding, labelled, count in wanted:
         other = second if holding == "beside" else None
         channel = trial.held(encoder, holding, draws=count, labelled=labelled, second=other)

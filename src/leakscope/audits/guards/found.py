@@ -58,6 +58,7 @@ TITLES: dict[Holding, str] = {
     "beside": "two encoders",
     "near": "{} neighbouring queries",
     "changed": "changed record",
+    "named": "changed record of a named person",
     "keyed": "key known",
     "nothing": "nothing",
 }
