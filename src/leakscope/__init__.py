@@ -70,10 +70,18 @@ if TYPE_CHECKING:
     from leakscope.games.channels import GradientChannel, Plain, Silent, Summed, Through, UpdateChannel
     from leakscope.games.referee import play
     from leakscope.games.representations import RepresentationChannel
-    from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
+    from leakscope.guards.baselines import (
+        DPFE,
+        LAFTR,
+        AdversarialTraining,
+        Compressed,
+        DPEncoder,
+        DPParameters,
+    )
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
     from leakscope.guards.encoder import Encoder, Guarded
+    from leakscope.guards.erasure import INLP, LEACE
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
     from leakscope.guards.inf2guard import Guards, Inf2Guard
     from leakscope.guards.membership_baselines import AdvReg, NeuGuard
@@ -141,8 +149,11 @@ __all__ = [
     "CNN",
     "DPFE",
     "DPSGD",
+    "INLP",
     "L2",
+    "LAFTR",
     "LDA",
+    "LEACE",
     "MINE",
     "MLP",
     "PCA",

@@ -126,6 +126,9 @@ DPParameters    guard     guards.baselines           Noise of standard deviation
 Compressed      guard     guards.baselines           A plainly trained encoder whose smallest parameters are set to 0
 AdversarialTraining guard     guards.baselines           min CE_task - ``lam`` CE_private in alternating steps: the core of DeepObfuscator
 DPFE            guard     guards.baselines           Task cross-entropy plus ``weight`` times a Gaussian estimate of I(r; u)
+LAFTR           guard     guards.baselines           Task cross-entropy plus ``gamma`` times what an adversary gains, every value counting alike.
+LEACE           guard     guards.erasure             The least change of a plain representation after which no linear attacker finds the secret.
+INLP            guard     guards.erasure             Iterative null-space projection (Ravfogel et al., ACL 2020) of a plain representation.
 DPSGDGuard      guard     guards.dpsgd_guard         Encoder and head trained by DP-SGD: per-record clipping, noise and accounting are Opacus' own.
 AdvReg          guard     guards.membership_baselines Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
 NeuGuard        guard     guards.membership_baselines NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -40,15 +40,17 @@ class HoldingChannel(RepresentationChannel):
     is keyed by an id. "keyed": the release without its noise, as whoever has the key takes it off. "nothing":
     no release. ``labelled``: the task's label too.
 
-    Which of these share a draw is not assumed: the encoder is asked. Only means of many fresh draws are drawn
-    by their law in place of one by one, and a record that has a neighbour with a draw of its own counts as if
-    all had one.
+    Which of these share a draw is not assumed: the encoder is asked. Means of many fresh draws are drawn by
+    their law in place of one by one, and a record that has a neighbour with a draw of its own counts as if
+    all had one. ``by_law``: so is every draw that no other release shares, as in a rehearsal, which has no
+    key to respect.
     """
 
     holding: Holding = "once"
     labelled: bool = False
     second: Encoder | None = None
     change: float = 0.1
+    by_law: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,6 +62,9 @@ class HoldingChannel(RepresentationChannel):
                 "HoldingChannel.second must be an encoder where two stand beside each other, and None "
                 f"otherwise, got {type(self.second).__name__} for {self.holding!r}."
             )
+
+    def rehearsed(self, rng: torch.Generator) -> Self:
+        return replace(super().rehearsed(rng), by_law=True)
 
     def blur(self, data: Dataset) -> float | None:
         """The deviation of the noise on each of the numbers that `clean` gives, where it is one for all and
@@ -97,6 +102,8 @@ class HoldingChannel(RepresentationChannel):
         if self.holding == "near":
             fresh = torch.rand(len(x), generator=rng) < self._fresh(x)
             return self._mean(x, torch.where(fresh, self.draws, 1), rng)
+        if self.by_law and self.holding == "once":
+            return self.encoder(x, rng=rng).flatten(1)
         people = range(len(x)) if self.holding == "named" else None
         first = self._frozen(self.encoder, x, people)
         if self.holding == "once":
