@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.attacks.whitened import FedMIA, InOut, Whitened
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
+    from leakscope.audits.guards.encoding import encode
     from leakscope.audits.layers import LayerAudit
     from leakscope.audits.mechanism.canary import L2, AttributeAudit, Canary, LikelihoodRatio
     from leakscope.audits.membership import MembershipAudit, RecordingAudit
@@ -83,13 +84,17 @@ if TYPE_CHECKING:
     from leakscope.guards.encoder import Encoder, Guarded
     from leakscope.guards.erasure import INLP, LEACE
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
+    from leakscope.guards.exporting import export
     from leakscope.guards.inf2guard import Guards, Inf2Guard
+    from leakscope.guards.keys import Key
+    from leakscope.guards.ledger import Ledger
     from leakscope.guards.membership_baselines import AdvReg, NeuGuard
     from leakscope.guards.neighbours import NearestNeighbours
     from leakscope.guards.noise import Perturbation
     from leakscope.guards.plain import Unguarded
     from leakscope.guards.saved import load_encoder
     from leakscope.guards.tappfl import TAPPFL
+    from leakscope.guards.transformer import GuardedEncoder
     from leakscope.integrations.claims import claim
     from leakscope.measures.epsilon import epsilon_lower_bound
     from leakscope.measures.fidelity import failures, fidelity, recovered
@@ -204,6 +209,7 @@ __all__ = [
     "GradientDiff",
     "GuardAudit",
     "Guarded",
+    "GuardedEncoder",
     "Guards",
     "HeadConfidence",
     "ImageEncoder",
@@ -215,11 +221,13 @@ __all__ = [
     "InvertingGradients",
     "Joint",
     "JointRegression",
+    "Key",
     "Knowledge",
     "LabelAware",
     "LaplaceNoise",
     "LayerAudit",
     "LeNet",
+    "Ledger",
     "LiRA",
     "LikelihoodRatio",
     "Linear",
@@ -297,8 +305,10 @@ __all__ = [
     "conformal",
     "discoveries",
     "dossier",
+    "encode",
     "epsilon_lower_bound",
     "exact_records",
+    "export",
     "failures",
     "false_certificates",
     "fidelity",

@@ -77,7 +77,7 @@ def encode(
 
     DATA is a known dataset or a file. ENCODER is the folder in which leakscope guard saved it. Of a table it
     reads the encoder's own columns, the --person and, with --labels, the --label; csv and Parquet are read
-    and written piece by piece. Each person's noise is drawn once, from the encoder, the key and the id; without
+    and written piece by piece. Each person's noise is drawn once, by the encoder, the key and the id; without
     ids a record is a person. A ledger counts what was released of whom, and refuses a second, different
     release: two tell more than one. To make the same release again is no new one.
 

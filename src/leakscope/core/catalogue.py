@@ -137,6 +137,8 @@ Tuned           guard     audits.guards              A guard at the strength at 
 TableEncoder    encoder   models.encoders            Fully connected encoder with ReLU between its layers; 64-128 for tables.
 ImageEncoder    encoder   models.encoders            Two convolutions of 3 x 3 with batch normalisation, ReLU between them; representations are images.
 load_encoder    verb      guards.saved               The encoder that was saved in a folder; nothing is unpickled.
+encode          verb      audits.guards.encoding     Write the representations of records by a saved encoder to a csv, Parquet or npz file.
+export          verb      guards.exporting           Write an encoder as a program of tensors: .pt2 (torch.export) or .onnx (the extra "onnx").
 tuned           verb      audits.guards              The guard ``make(value)`` whose attack or utility is nearest to ``target``, and what was tried.
 GradientChannel channel   games.channels             Each observed round releases the batch's mean gradient at that round's parameters, through the defense.
 UpdateChannel   channel   games.channels             Each observed round releases Γ = parameters - parameters after local training on the batch, through the defense.
@@ -185,6 +187,9 @@ Dataset         noun      core.dataset               Records, the task's label, 
 Estimate        noun      core.nouns                 A number that is never without its interval.
 Encoder         noun      guards.encoder             From records to the representations that are shared in their place.
 Guarded         noun      guards.encoder             An encoder, the privacy network that it was trained with (the stale attacker), and what was seen on the way.
+GuardedEncoder  noun      guards.transformer         A guard as a transformer of scikit-learn: fit on records and labels, transform to representations.
+Key             noun      guards.keys                A secret of at least 128 bits: whoever has it can take a release's noise off again.
+Ledger          noun      guards.ledger              Count what was released of whom, and refuse, or warn, ``beyond`` so many different releases a person.
 Perturbation    noun      guards.noise               What is added to a representation before it leaves.
 Distance        noun      measures.subspace          How far apart a layer's mean gradients span, and how far by chance.
 TwoSample       noun      measures.subspace          How much more two groups' features differ than random groups' do.
