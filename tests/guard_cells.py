@@ -50,7 +50,14 @@ def pictures(n: int = 90) -> Dataset:
 
 
 def cell(guard: dict[str, Any] | None = None, *, sizes: dict[str, int] | None = None, **game: Any) -> Cell:
-    table = {"name": "GuardAudit", "guard": guard or GUARD, "baselines": False, "draws": 1, **game}
+    table = {
+        "name": "GuardAudit",
+        "guard": guard or GUARD,
+        "baselines": False,
+        "draws": 1,
+        "rows": False,
+        **game,
+    }
     return Cell.model_validate({"data": {"name": "people"}, "game": table, **(sizes or SMALL)})
 
 

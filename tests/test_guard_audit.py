@@ -48,6 +48,7 @@ def saved(tmp_path_factory):
 def one_attack(monkeypatch):
     """The quickest, where it does not matter which attacks are played."""
     monkeypatch.setattr(evaluation, "choose_attacks", lambda *_: (Fisher(),))
+    monkeypatch.setattr(evaluation.try_holdings, "__kwdefaults__", {"second": None, "attacks": (Fisher(),)})
 
 
 def test_a_saved_encoder_takes_records_as_they_are_and_says_the_same_again(saved, tmp_path, monkeypatch):
@@ -111,8 +112,19 @@ def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
     once = [cell().key(0), *(cell(**one).key(0) for one in ({"queries": 4}, {"draws": 2}, {"early": [2]}))]
     assert len(set(once)) == 4
     noise = GUARD | {"perturbation": "gaussian", "epochs": 1}
-    (judged,) = run(cell(noise, queries=2)).found.judged
-    assert {one.queries for one in judged.attacks} == {1, 2}
+    (judged,) = run(cell(noise, queries=2, near=3, rows=True)).found.judged
+    assert [row.title for row in judged.rows] == [
+        "label alone",
+        "one draw and the label",
+        "2 draws",
+        "2 draws and the label",
+        "3 neighbouring queries",
+        "two encoders",
+        "changed record",
+        "changed record of a named person",
+        "key known",
+    ]
+    assert all(row.attack.chosen for row in judged.rows)
 
 
 def typed(**changes):

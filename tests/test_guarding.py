@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from leakscope import Dataset, Membership, auroc, play, seeded, success_rate
 from leakscope.attacks.decoders import Decoder, Inversion
 from leakscope.attacks.heads import LDA
-from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
+from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, _ratio, plainly
 from leakscope.attacks.representations import SHRUNK, Fisher, _fisher
 from leakscope.audits.guards import Trial, balanced_accuracy, evaluated, evaluation
 from leakscope.audits.guards.found import Judged
@@ -137,6 +138,14 @@ def test_lira_without_known_members_or_with_one_known_other_still_answers(by_hea
             found = play(game, channel, attack, knowledge, trials=160, rng=seeded(0, "play"))
             assert found.guesses.isfinite().all()
             assert 0 < float((found.guesses > 0).float().mean()) < 1
+
+
+def test_lira_takes_the_median_of_an_even_number_of_shadows_to_lie_between_the_middle_two():
+    said = torch.tensor([[0.0], [2.0], [10.0], [14.0]], dtype=torch.double)
+    inside = torch.tensor([[True], [True], [False], [False]])
+    ratio = _ratio(torch.tensor([6.5], dtype=torch.double), said, inside)
+    expected = -((6.5 - 1.0) ** 2) / 2 - (-((6.5 - 12.0) ** 2) / 8 - math.log(4) / 2)
+    assert float(ratio) == pytest.approx(expected)
 
 
 def test_a_rehearsal_of_lira_has_the_real_candidates_beside_its_own(by_heart):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.joint_regression import JointRegression
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
+    from leakscope.attacks.mixture import Mixture, Trees
     from leakscope.attacks.posterior import NoiseAware, Posterior
     from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
     from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
@@ -70,10 +71,18 @@ if TYPE_CHECKING:
     from leakscope.games.channels import GradientChannel, Plain, Silent, Summed, Through, UpdateChannel
     from leakscope.games.referee import play
     from leakscope.games.representations import RepresentationChannel
-    from leakscope.guards.baselines import DPFE, AdversarialTraining, Compressed, DPEncoder, DPParameters
+    from leakscope.guards.baselines import (
+        DPFE,
+        LAFTR,
+        AdversarialTraining,
+        Compressed,
+        DPEncoder,
+        DPParameters,
+    )
     from leakscope.guards.distilled import Distilled
     from leakscope.guards.dpsgd_guard import DPSGDGuard
     from leakscope.guards.encoder import Encoder, Guarded
+    from leakscope.guards.erasure import INLP, LEACE
     from leakscope.guards.estimators import CLUB, MINE, InfoNCE
     from leakscope.guards.exporting import export
     from leakscope.guards.inf2guard import Guards, Inf2Guard
@@ -145,8 +154,11 @@ __all__ = [
     "CNN",
     "DPFE",
     "DPSGD",
+    "INLP",
     "L2",
+    "LAFTR",
     "LDA",
+    "LEACE",
     "MINE",
     "MLP",
     "PCA",
@@ -227,6 +239,7 @@ __all__ = [
     "Membership",
     "MembershipAudit",
     "Merlin",
+    "Mixture",
     "MixupMMD",
     "ModifiedEntropy",
     "NaiveBayes",
@@ -271,6 +284,7 @@ __all__ = [
     "TextClf",
     "Through",
     "Transcript",
+    "Trees",
     "Tuned",
     "TwoSample",
     "Unguarded",

@@ -210,7 +210,7 @@ def _ratio(own: Tensor, said: Tensor, inside: Tensor) -> Tensor:
     sides = []
     for chosen in (inside, ~inside):
         shown = said.masked_fill(~chosen, torch.nan)
-        middle = shown.nanmedian(0).values
+        middle = shown.nanquantile(0.5, 0)  # nanmedian is the lower of the middle two
         variance = (shown - middle).square().nanmean().clamp(min=1e-12)
         sides.append(-(own - middle).square() / (2 * variance) - variance.log() / 2)
     return sides[0] - sides[1]

@@ -63,6 +63,8 @@ FirstLayer      attack    attacks.closed_form        The records that a first li
 RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
+Mixture         attack    attacks.mixture            The likelihood of a release under each value: a mixture of Gaussians around clean representations.
+Trees           attack    attacks.mixture            Boosted trees on rehearsed releases, which need no scale and find corners that networks round off.
 Strongest       attack    attacks.strongest          The best of several attacks, chosen on records that none of them learned from.
 Decensored      attack    attacks.representations    Censored representations mapped to those of an uncensored model, and the secret inferred from these.
 LossThreshold   attack    attacks.members            Members have less loss than a threshold, which known members and non-members set
@@ -127,6 +129,9 @@ DPParameters    guard     guards.baselines           Noise of standard deviation
 Compressed      guard     guards.baselines           A plainly trained encoder whose smallest parameters are set to 0
 AdversarialTraining guard     guards.baselines           min CE_task - ``lam`` CE_private in alternating steps: the core of DeepObfuscator
 DPFE            guard     guards.baselines           Task cross-entropy plus ``weight`` times a Gaussian estimate of I(r; u)
+LAFTR           guard     guards.baselines           Task cross-entropy plus ``gamma`` times what an adversary gains, every value counting alike.
+LEACE           guard     guards.erasure             The least change of a plain representation after which no linear attacker finds the secret.
+INLP            guard     guards.erasure             Iterative null-space projection (Ravfogel et al., ACL 2020) of a plain representation.
 DPSGDGuard      guard     guards.dpsgd_guard         Encoder and head trained by DP-SGD: per-record clipping, noise and accounting are Opacus' own.
 AdvReg          guard     guards.membership_baselines Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
 NeuGuard        guard     guards.membership_baselines NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.

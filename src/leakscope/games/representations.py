@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from leakscope.core.dataset import Batch
+from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Layers, Release
 from leakscope.core.rng import integer
@@ -56,7 +56,7 @@ class RepresentationChannel:
                 "such trials out."
             )
         drawn, places = rows.clamp(min=0).unique(return_inverse=True)
-        known = torch.cat([self._encoded(batch.data.x[part], rng) for part in drawn.split(BLOCK)])
+        known = torch.cat([self._held(batch.data.take(part), rng) for part in drawn.split(BLOCK)])
         absent = rows < 0
         step = max(1, ENTRIES // (rows.shape[1] * known.shape[1]))
 
@@ -65,6 +65,10 @@ class RepresentationChannel:
                 yield {"representation": self._aggregated(known[part], gone)}
 
         return (Release({}, blocks),)
+
+    def _held(self, data: Dataset, rng: torch.Generator) -> Tensor:
+        """What crosses the wire of each record (n, d)."""
+        return self._encoded(data.x, rng)
 
     def _encoded(self, x: Tensor, rng: torch.Generator) -> Tensor:
         """(n, d), one row for each record."""

@@ -189,6 +189,54 @@ class DPFE(TimedGuard):
         return gaussian_information(r[: seen.own], seen.private[self.column], ridge=self.ridge)
 
 
+@dataclass(frozen=True)
+class LAFTR(TimedGuard):
+    """Task cross-entropy plus ``gamma`` times what an adversary gains, every value counting alike.
+
+    Learning adversarially fair representations (Madras et al., ICML 2018), for demographic parity: encoder
+    and adversary play about the mean over the secret's values of the belief in the right one, which has ends
+    where cross-entropy has none. The null setting is gamma = 0.
+    """
+
+    column: str
+    gamma: float = 1.0
+    steps: int = 1
+    warm_up: int = 2
+    plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("gamma", (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0))
+
+    def hides(self) -> tuple[Hidden, ...]:
+        return (Hidden("attribute", self.column),)
+
+    def __post_init__(self) -> None:
+        check(self, gamma=NONNEGATIVE)
+        require(1 <= self.steps <= 5, "LAFTR.steps", "from 1 to 5", self.steps)
+
+    def train(self, lesson: Lesson) -> Guarded:
+        check_column(lesson.data, self.column)
+        source, made, private = begun(self.plain, lesson)
+        shape = representation_shape(made.network, source.data, normed=self.plain.normed)
+        told = protection(Inf2Guard("attribute", self.column), source.data, shape, private, head=True)
+        assert isinstance(told, Told)
+        fair = _Fair(told.sight, told.net, told.loss, told.prior)
+        made = against(made, fair, fair.gain, self.gamma, steps=self.steps)
+        return taught(self, self.plain, lesson, source, made, warm_up=self.warm_up)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fair(Told):
+    """A secret whose adversary plays for the mean belief in the right value, each value counting alike."""
+
+    def gain(self, seen: Seen, r: Tensor, head: nn.Module | None) -> Tensor:
+        inputs, target = self.sight.pairs(seen, r, head)
+        right = self.net(inputs).softmax(1).gather(1, target[:, None])[:, 0]
+        return torch.stack([right[target == code].mean() for code in target.unique()]).mean()
+
+    def own(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
+        return -self.gain(seen, r, head)
+
+
 def gaussian_information(r: Tensor, codes: Tensor, *, ridge: float = 0.0) -> Tensor:
     """I(r; u) in nats if r (n, ...) and the one-hot u were jointly Gaussian: half the log ratio of the
     determinants of r's covariance and of its covariance around each value's mean.

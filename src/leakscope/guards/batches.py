@@ -189,6 +189,15 @@ class Source:
         return seen if self.held_others is None else seen.beside(self.held_others)
 
 
+def derangement(n: int, rng: torch.Generator) -> Tensor:
+    """Another record for every one of ``n``, never itself: one cycle through all, in a random order. A
+    permutation at random leaves one record in its place on average, and a pair with itself is not made up."""
+    order = torch.randperm(n, generator=rng)
+    other = torch.empty_like(order)
+    other[order] = order.roll(1)
+    return other
+
+
 def named(data: Dataset) -> Dataset:
     """The same with every label named, so that a part of the records has as many classes as all of them."""
     if data.values.get(data.label) or is_number(data.y):

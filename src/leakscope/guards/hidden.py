@@ -11,7 +11,7 @@ import torch
 
 from leakscope.core.dataset import Dataset
 from leakscope.guards.batches import Aggregate
-from leakscope.guards.encoder import Guarded
+from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.trainer import Progress
 
 Secret = Literal["attribute", "property", "membership", "reconstruction"]
@@ -98,6 +98,14 @@ class _Hides(Protocol):
 def hidden_by(guard: object) -> tuple[Hidden, ...]:
     """The secrets that a guard says it hides: none for one that has no secret of its own."""
     return guard.hides() if isinstance(guard, _Hides) else ()
+
+
+def repeat(guard: Guard, encoder: Encoder) -> Guard:
+    """The guard by which an encoder like a trained one is made. One that seeks its own settings says by a
+    method ``repeat(encoder)`` what it found, so that they are not sought again."""
+    own = getattr(guard, "repeat", None)
+    again: Guard = own(encoder) if callable(own) else guard
+    return again
 
 
 def check_task(guard: object, data: Dataset) -> None:

@@ -45,9 +45,12 @@ class Inf2Guard(TimedGuard):
     The encoder descends ``lam`` times a privacy term plus 1 - lam times a utility term; a privacy network
     takes ``steps`` steps after each of its own. ``loss`` "adversarial" is the papers' (the encoder ascends
     the network's cross-entropy: it fools that network and no other), "prior" pulls the network to the base
-    rate, "clip" ascends up to H(u), "mmd" and "mean" are distances between groups and need no network.
-    What holds against a new attacker is a bounded loss with noise: ``perturbation`` "gaussian" of ``scale`` 1
-    on ``normed`` representations.
+    rate, "clip" ascends up to H(u), "mmd" and "mean" are distances between groups and "ridge" is the best
+    kernel-ridge adversary of the batch; these need no network. What holds against a new attacker is a bounded
+    loss with noise: ``perturbation`` "gaussian" on ``normed`` representations. The privacy term is of
+    representations ``before_noise``, since what is hidden under noise is found by whoever averages it; False
+    is the papers' reading (against reconstruction it is always after). ``given_label`` is the weight, in a
+    distance, of what is there beyond the task's label, which whoever uses a representation has.
 
     "attribute": ``column`` of each record. "property": the share of records with ``value`` of ``column`` in
     subsets, from their ``aggregate``. "membership": from the representation, or (``label_aware``) from
@@ -79,6 +82,9 @@ class Inf2Guard(TimedGuard):
     value: int = 0
     shares: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5)
     sizes: tuple[int, int] = (2, 100)
+    before_noise: bool = True
+    given_label: float = 0.0
+    entropy_weight: float = 0.01
 
     strength = Strength("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
 
@@ -86,7 +92,11 @@ class Inf2Guard(TimedGuard):
         check(self, secret=one_of(*SECRETS), loss=one_of(*LOSSES), utility=one_of(*get_args(Keeps)))
         check(self, perturbation=one_of(*KINDS), scale=NONNEGATIVE, rate=POSITIVE, warm_up=at_least(0))
         check(self, epochs=at_least(1), batch=at_least(2), patience=or_none(at_least(1)))
+        check(self, entropy_weight=NONNEGATIVE)
         require(0 <= self.lam <= 1, "Inf2Guard.lam", "in [0, 1]", self.lam)
+        weighed = self.given_label == 0 or self.loss in DISTANCES
+        rule = f"in [0, 1], and 0 with loss {self.loss!r}" if not weighed else "in [0, 1]"
+        require(0 <= self.given_label <= 1 and weighed, "Inf2Guard.given_label", rule, self.given_label)
         require(0 <= self.steps <= 5, "Inf2Guard.steps", "from 0 to 5", self.steps)
         rule = f"at least 1 with loss {self.loss!r}"
         require(self.steps > 0 or self.blind, "Inf2Guard.steps", rule, self.steps)
@@ -241,6 +251,7 @@ def unprotected(
         rngs=Rngs(*fork(steps, 5)),
         rate=guard.rate,
         phi=learned,
+        entropy_weight=guard.entropy_weight,
     )
     return made, shape
 
@@ -268,7 +279,7 @@ def protection(
         net: nn.Module = initialised(lambda: reader(shape, len(prior), guard.hidden), rng)
     else:
         net = initialised(lambda: perceptron((inputs, *guard.hidden, len(prior))), rng)
-    return Told(sight, net, guard.loss, prior)
+    return Told(sight, net, guard.loss, prior, given=guard.given_label, noisy=not guard.before_noise)
 
 
 def _sight(guard: Inf2Guard, data: Dataset, shape: Shape, *, head: bool) -> tuple[Sight, Tensor, int | None]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,11 +11,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from leakscope.guards.estimators import jsd
+from leakscope.guards.kernels import WIDTHS, kernels, squared_distances
+from leakscope.guards.ridge import ridge
 
-Loss = Literal["adversarial", "prior", "clip", "mmd", "mean"]
-LOSSES: tuple[str, ...] = ("adversarial", "prior", "clip", "mmd", "mean")
-DISTANCES = ("mmd", "mean")  # need no adversary
-WIDTHS = (0.25, 0.5, 1.0, 2.0)  # of the kernels, in units of the root mean squared distance
+Loss = Literal["adversarial", "prior", "clip", "mmd", "mean", "ridge"]
+LOSSES: tuple[str, ...] = get_args(Loss)
+DISTANCES = ("mmd", "mean", "ridge")  # need no adversary that is trained
 
 
 def adversarial(logits: Tensor, target: Tensor, prior: Tensor) -> Tensor:
@@ -51,7 +50,17 @@ def against_critic(loss: str, joint: Tensor, product: Tensor) -> Tensor:
 
 
 def distance(loss: str, r: Tensor, codes: Tensor) -> Tensor:
-    return mmd(r, codes) if loss == "mmd" else mean_distance(r, codes)
+    return {"mmd": mmd, "mean": mean_distance, "ridge": ridge}[loss](r, codes)
+
+
+def distance_given(loss: str, r: Tensor, codes: Tensor, given: Tensor) -> Tensor:
+    """The same among the records of each of the codes ``given``, its mean over the records: what is there
+    beyond what those codes tell."""
+    if loss == "ridge":
+        return ridge(r, codes, given)
+    parts = [(given == code).nonzero()[:, 0] for code in given.unique()]
+    terms = [len(rows) / len(codes) * distance(loss, r[rows], codes[rows]) for rows in parts]
+    return torch.stack(terms).sum()
 
 
 def mean_distance(r: Tensor, codes: Tensor) -> Tensor:
@@ -92,11 +101,10 @@ class _MMD(torch.autograd.Function):
 
 def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> tuple[Tensor, Tensor]:
     """With w_ij = c_i c_j k'(|r_i - r_j|^2) the gradient is 4 sum_j w_ij (r_i - r_j)."""
-    lengths = torch.linalg.vecdot(r, r)
-    squares = torch.addmm(lengths, r, r.T, alpha=-2).add_(lengths[:, None]).clamp_(min=0)
+    squares = squared_distances(r)
     unit = max(float(squares.mean()), 1e-12)
     seen, derivative = torch.zeros_like(contrasts), torch.zeros_like(squares)
-    for kernel, rate in _kernels(squares, sorted(widths, reverse=True), unit):
+    for kernel, rate in kernels(squares, sorted(widths, reverse=True), unit):
         seen.addmm_(contrasts, kernel)
         derivative.add_(kernel, alpha=rate)
     slope = torch.zeros_like(r)
@@ -104,19 +112,6 @@ def _mmd_and_slope(r: Tensor, contrasts: Tensor, widths: tuple[float, ...]) -> t
         slope += ((derivative @ c) * r).sub_(derivative @ (c * r)).mul_(c)
     share = unit / (len(widths) * len(contrasts))
     return share * (seen * contrasts).sum(), slope.mul_(4 * share)
-
-
-def _kernels(squares: Tensor, widths: Sequence[float], unit: float) -> Iterator[tuple[Tensor, float]]:
-    """The kernel of every width, widest first, and its rate. One of half the width of that before is its
-    fourth power, and needs no exponential. ``squares`` are used up, since new memory of this size costs as
-    much as the arithmetic."""
-    halves = all(wide == 2 * narrow for wide, narrow in pairwise(widths))
-    for i, width in enumerate(widths):
-        rate = -1 / (2 * width**2 * unit)
-        if not halves:
-            yield (squares * rate).exp_(), rate
-        else:
-            yield squares.square_().square_() if i else squares.mul_(rate).exp_(), rate
 
 
 def entropy(prior: Tensor) -> float:

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.task import is_number, task_loss
-from leakscope.guards.batches import Aggregate, Seen, aggregated
+from leakscope.guards.batches import Aggregate, Seen, aggregated, derangement
 from leakscope.guards.estimators import jsd
-from leakscope.guards.losses import DISTANCES, against, against_critic, distance, entropy
+from leakscope.guards.losses import DISTANCES, against, against_critic, distance, distance_given, entropy
 from leakscope.guards.networks import Critic
 
 Term = Callable[[Seen, Tensor, nn.Module | None], Tensor]  # of records, representations and the task head
@@ -32,19 +32,22 @@ Term = Callable[[Seen, Tensor, nn.Module | None], Tensor]  # of records, represe
 @dataclass(frozen=True, eq=False)
 class Told:
     """A secret that takes one of several values: what there is to tell comes from ``sight``. With a ``term``
-    the encoder descends that in place of the loss."""
+    the encoder descends that in place of the loss. A distance counts by ``given`` what is there beyond the
+    task's label, by 1 - given what is there without it. ``noisy``: all are of representations with noise."""
 
     sight: Sight
     net: nn.Module
     loss: str
     prior: Tensor
     term: Term | None = None
+    given: float = 0.0
+    noisy: bool = False
 
     def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
         if self.term is not None:
             return self.term(seen, r, head)
         if self.loss in DISTANCES:
-            return distance(self.loss, *self.sight.groups(seen, r, head))
+            return self._distance(seen, r, head)
         inputs, target = self.sight.pairs(seen, r, head)
         return against(self.loss, self.net(inputs), target, self.prior)
 
@@ -59,10 +62,28 @@ class Told:
         logits = self.net(inputs)
         lost = float(F.cross_entropy(logits, target))
         if self.loss in DISTANCES:
-            found = float(distance(self.loss, *self.sight.groups(seen, r, head)))
+            found = float(self._distance(seen, r, head))
         else:
             found = max(0.0, entropy(self.prior) - lost)
         return {"cross_entropy": lost, "found": found, "auroc": auroc(logits.softmax(1), target)}
+
+    def _distance(self, seen: Seen, r: Tensor, head: nn.Module | None) -> Tensor:
+        shown, codes = self.sight.groups(seen, r, head)
+        terms = []
+        if self.given < 1:
+            terms.append((1 - self.given) * distance(self.loss, shown, codes))
+        if self.given > 0:
+            strata = codes_of(seen.y[: len(codes)])
+            terms.append(self.given * distance_given(self.loss, shown, codes, strata))
+        return torch.stack(terms).sum()
+
+
+def codes_of(y: Tensor) -> Tensor:
+    """Labels as codes; of a number, the quarter of the batch that it lies in."""
+    if not is_number(y):
+        return y
+    ranks = y.flatten().argsort().argsort()
+    return ranks * 4 // len(ranks)
 
 
 @dataclass(frozen=True)
@@ -123,6 +144,8 @@ class OfInputs:
     net: Critic
     loss: str
 
+    noisy = True  # without noise a record can be told from its representation, whatever is done
+
     def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
         return against_critic(self.loss, *self._scores(seen, r, rng))
 
@@ -136,7 +159,7 @@ class OfInputs:
         return {"cross_entropy": lost, "found": max(0.0, 2 * math.log(2) - lost)}
 
     def _scores(self, seen: Seen, r: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        other = torch.randperm(seen.own, generator=rng)
+        other = derangement(seen.own, rng)
         scores: tuple[Tensor, Tensor] = self.net(seen.x[: seen.own], r[: seen.own], None, other)
         return scores
 

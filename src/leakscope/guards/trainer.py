@@ -4,6 +4,9 @@ A step has the order of Algorithm 1 of paper 003: representations are computed, 
 ``steps`` steps on them, and then the encoder and the utility network descend their losses together, against
 privacy networks that know these very representations. (The published code steps the encoder first and has to
 compute representations again.) With lambda = 0 the encoder's part is plain training, number for number.
+
+Privacy terms are of representations without noise, unless a protection is ``noisy``: an encoder that is
+judged under its noise hides the secret there, and whoever averages draws finds it again.
 """
 
 from __future__ import annotations
@@ -137,16 +140,16 @@ class Alternation:
         slopes = torch.autograd.grad(kept, [leaf, *leaves], retain_graph=lam > 0)
         lost = 0.0
         if lam > 0:
-            penalty = self._penalty(seen, r, self.rngs.privacy)
+            penalty = self._penalty(seen, leaf, r, self.rngs.privacy)
             against = torch.autograd.grad(penalty, [leaf, *leaves], allow_unused=True)
             slopes = tuple(_mixed(*pair, lam) for pair in zip(slopes, against, strict=True))
             lost = penalty.item()
         self._descend(clean, *slopes)
         return kept.item(), lost
 
-    def _penalty(self, seen: Seen, r: Tensor, rng: torch.Generator) -> Tensor:
+    def _penalty(self, seen: Seen, clean: Tensor, r: Tensor, rng: torch.Generator) -> Tensor:
         terms = [
-            weight * one.penalty(seen, r, self.head, rng)
+            weight * one.penalty(seen, r if one.noisy else clean, self.head, rng)
             for weight, one in zip(self.weights, self.protections, strict=True)
         ]
         return torch.stack(terms).sum()
@@ -164,7 +167,10 @@ class Alternation:
     def _privacy_steps(self, seen: Seen, clean: Tensor) -> None:
         for _ in range(self.steps):
             r = self.perturbed(clean, self.rngs.privacy)
-            lost = [one.own(seen, r, self.head, self.rngs.privacy) for one in self.protections]
+            lost = [
+                one.own(seen, r if one.noisy else clean, self.head, self.rngs.privacy)
+                for one in self.protections
+            ]
             slopes = torch.autograd.grad(lost, self.leaves["privacy"])
             for parameter, own in zip(self.leaves["privacy"], slopes, strict=True):
                 parameter.grad = own
@@ -196,7 +202,7 @@ class Alternation:
         clean = represented(self.network, seen.x, normed=self.normed)
         r = self.perturbed(clean, rng)
         kept = float(self.utility.loss(seen, clean, r, rng))
-        found = [one.watched(seen, r, self.head, rng) for one in self.protections]
+        found = [one.watched(seen, r if one.noisy else clean, self.head, rng) for one in self.protections]
         for module in self.nets:
             module.train()
         terms = sum(weight * one["found"] for weight, one in zip(self.weights, found, strict=True))

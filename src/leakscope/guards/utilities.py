@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.core.task import task_loss
-from leakscope.guards.batches import Seen
+from leakscope.guards.batches import Seen, derangement
 from leakscope.guards.estimators import jsd
 from leakscope.guards.networks import Critic
 
@@ -55,7 +55,7 @@ class Agnostic:
     def loss(self, seen: Seen, clean: Tensor, r: Tensor, rng: torch.Generator) -> Tensor:
         n = seen.own
         rolled = torch.arange(n).roll(1)
-        other = rolled if self.negatives == "rolled" else torch.randperm(n, generator=rng)
+        other = rolled if self.negatives == "rolled" else derangement(n, rng)
         u = None if self.given is None else F.one_hot(seen.private[self.given], self.values).to(r)
         return -jsd(*self.net(seen.x[:n], r[:n], u, other))
 

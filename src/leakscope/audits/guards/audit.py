@@ -35,7 +35,7 @@ from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
-from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by
+from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat
 from leakscope.guards.inf2guard import check_column
 from leakscope.guards.preparation import GRID, Preparation
 from leakscope.guards.trainer import Progress
@@ -59,10 +59,12 @@ class GuardAudit:
     I(secret; representation) on at most ``informative`` test records; ``mapped`` of them are drawn as maps.
     The encoder is kept beside the results if ``save`` says so. An adversary who does not know a property's
     aggregate rehearses a ``substitute``, and one against membership has ``shadows`` of the guard too (LiRA).
-    Whoever may ask again averages ``queries`` draws of a record's noise; a fresh task head learns from
-    ``draws`` of it. Numbers are rounded to a ``grid`` (of their deviation), and of a value that fewer than
-    ``fewest`` training records have nothing is saved (`Preparation`). ``shown`` puts so many records and what
-    was rebuilt of them, which are private, into the results.
+    Whoever may ask again averages ``queries`` draws of a record's noise, or asks ``near`` times about records
+    next to it; a fresh task head learns from ``draws`` of it. Numbers are rounded to a ``grid`` (of their
+    deviation), and of a value that fewer than ``fewest`` training records have nothing is saved
+    (`Preparation`). ``shown`` puts so many records and what was rebuilt of them, which are private, into the
+    results. ``rows``: what is told of an attribute by whoever holds the label, more releases, those of a
+    second encoder that is trained alike, or the key.
     """
 
     guard: Guard
@@ -81,13 +83,16 @@ class GuardAudit:
     queries: int = 16
     draws: int = 4
     early: tuple[int, ...] = (6, 8)
+    near: int = 64
+    rows: bool = True
     grid: float = GRID
     fewest: int = FEW
 
     kind = "guard"
 
     def __post_init__(self) -> None:
-        least = {"epochs": 1, "informative": 100, "shown": 0, "queries": 2, "draws": 1, "fewest": 1}
+        least = {"epochs": 1, "informative": 100, "shown": 0, "queries": 2, "draws": 1, "near": 2}
+        least |= {"fewest": 1}
         for name, value in least.items():
             given = getattr(self, name)
             require(given >= value, f"GuardAudit.{name}", f"at least {value}", given)
@@ -168,11 +173,12 @@ class GuardAudit:
         if self.save and keep:
             for name, content in replace(encoder, preparation=preparation).files().items():
                 keep(name, content)
+        second = self._second(encoder, train, others, seed)
         tried = self.trials(train, test, public, trials=trials, rehearsals=rehearsals, seed=seed)
         drawn: list[RebuiltPicture] = []
         judged = tuple(
             self._judge(
-                guarded if i == 0 and self._own else replace(guarded, privacy=None), trial, one, drawn
+                guarded if i == 0 and self._own else replace(guarded, privacy=None), trial, one, drawn, second
             )
             for i, (trial, one) in enumerate(zip(tried, self.asked, strict=True))
         )
@@ -202,7 +208,22 @@ class GuardAudit:
             raise DataError(f"{public.name}: a guard of members needs at least 2 public records.")
         return public.take(rows[0]), public.take(rows[1])
 
-    def _judge(self, guarded: Guarded, trial: Trial, one: Hidden, drawn: list[RebuiltPicture]) -> Judged:
+    def _second(self, encoder: Encoder, train: Dataset, others: Dataset | None, seed: int) -> Encoder | None:
+        """Another encoder of the same guard, as a second release of the same records would have it; only an
+        attribute is told from two."""
+        if not self.rows or all(one.secret != "attribute" for one in self.asked):
+            return None
+        again = repeat(self.guard, encoder)
+        return again(train, seeded(seed, "second"), others=others).encoder
+
+    def _judge(
+        self,
+        guarded: Guarded,
+        trial: Trial,
+        one: Hidden,
+        drawn: list[RebuiltPicture],
+        second: Encoder | None,
+    ) -> Judged:
         def watch(attack: Attack, transcript: Transcript) -> None:
             if transcript.secrets.dim() == 5 and not drawn:  # images, of the first attack only
                 some = range(min(self.shown, len(transcript.secrets)))
@@ -219,6 +240,8 @@ class GuardAudit:
             shadows=self.shadows,
             guard=self.guard,
             watch=watch,
+            near=self.near if self.rows else 0,
+            second=second,
         )
         more = {
             "theorem": _apply_theorem(guarded.encoder, trial),

@@ -113,6 +113,10 @@ class Tuned:
         name = self._strength.setting
         return cast(Guard, replace(made, **{name: type(getattr(made, name))(value)}))
 
+    def repeat(self, encoder: Encoder) -> Guard:
+        """The guard at the strength that was found for an encoder."""
+        return self.at(float(encoder.about["tuned"]["value"]))
+
     def __call__(
         self,
         data: Dataset,

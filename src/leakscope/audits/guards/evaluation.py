@@ -17,17 +17,19 @@ from torch import nn
 
 from leakscope.attacks.decoders import Decoder, Inversion
 from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold, plainly
+from leakscope.attacks.mixture import Mixture, Trees
 from leakscope.attacks.rehearsal import candidates
 from leakscope.attacks.representations import Decensored, Fisher, Network, Stale
 from leakscope.attacks.strongest import Strongest
 from leakscope.attacks.traits import Shadowing, traits
-from leakscope.audits.guards.found import Attacked, Baseline, Judged, Needless
+from leakscope.audits.guards.found import Attacked, Baseline, Judged, Needless, Row
 from leakscope.audits.guards.task import measure_utility, with_head
 from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Attack, Guess, Knowledge, Transcript, View
 from leakscope.core.rng import seeded
 from leakscope.core.task import is_number
+from leakscope.games.releases import Holding
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.hidden import Guard, Secret
 from leakscope.measures.shuffled import shuffled
@@ -35,11 +37,12 @@ from leakscope.measures.success import auroc, guessing, roc
 
 Watch = Callable[[Attack, Transcript], None]
 ATTACKS: dict[Secret, tuple[Attack, ...]] = {
-    "attribute": (Network(), Fisher(), Decensored()),
+    "attribute": (Network(), Fisher(), Mixture(), Decensored()),
     "property": (Network(), Fisher()),
     "membership": (LossThreshold(), HeadConfidence(), LabelAware(), Network()),
     "reconstruction": (Decoder(), Inversion()),
 }
+HELD: tuple[Attack, ...] = (Network(), Fisher(), Mixture(), Trees())  # on all that is held of a record
 
 
 def evaluated(
@@ -55,12 +58,16 @@ def evaluated(
     shadows: int = 0,
     guard: Guard | None = None,
     watch: Watch | None = None,
+    near: int = 64,
+    second: Encoder | None = None,
 ) -> Judged:
     """The utility of a guard's representations, what every attacker finds in them, and what no guard gives.
 
     ``attacks`` in place of the usual ones; ``label_aware`` says that the guard's own network takes the
     label; ``epochs`` are those of plain training, beside which the guard stands, and ``early`` those after
-    which it stops against membership. Whoever may ask again averages ``queries`` draws of the noise. Against
+    which it stops against membership. Whoever may ask again averages ``queries`` draws of the noise, or asks
+    ``near`` times about records next to it (0: nothing but single releases is tried), or has the release of a
+    ``second`` encoder too. Against
     membership ``shadows`` trained by ``guard`` add LiRA. ``watch`` is shown every attack's transcript.
     """
     encoder = with_head(guarded.encoder, trial)
@@ -70,7 +77,10 @@ def evaluated(
     utility = measure_utility(encoder, trial)
     found = try_attacks(encoder, trial, wanted, watch=watch)
     stale = _try_stale(replace(guarded, encoder=encoder), trial, label_aware=label_aware)
-    if not encoder.perturbation.silent:
+    rows: tuple[Row, ...] = ()
+    if trial.secret == "attribute" and near:
+        rows = tuple(try_holdings(encoder, trial, queries=queries, near=near, second=second))
+    elif trial.secret != "attribute" and not encoder.perturbation.silent:
         again = [attack for attack in wanted if not traits(attack).slow]
         found += tuple(_try(encoder, trial, attack, draws=queries) for attack in again)
     single: tuple[Attacked, ...] = ()
@@ -85,10 +95,44 @@ def evaluated(
         attacks=found,
         stale=stale,
         single=single,
+        rows=rows,
         baselines=tuple(try_unguarded(encoder, trial, wanted, epochs=epochs, early=early))
         if baselines
         else (),
     )
+
+
+def try_holdings(
+    encoder: Encoder,
+    trial: Trial,
+    *,
+    queries: int,
+    near: int,
+    second: Encoder | None = None,
+    attacks: Sequence[Attack] = HELD,
+) -> Iterator[Row]:
+    """What is told by whoever holds the label, more releases or the key: for each the attack that rehearsals
+    choose among ``attacks``, on challenges that they have not seen. Without noise there is nothing to
+    average, and no key."""
+    silent = encoder.perturbation.silent
+    wanted: list[tuple[Holding, bool, int]] = [("nothing", True, 1), ("once", True, 1)]
+    if not silent:
+        wanted += [("again", False, queries), ("again", True, queries), ("near", False, near)]
+    wanted += [("beside", False, 1)] if second is not None else []
+    wanted += [("changed", False, 1)]
+    wanted += [] if silent else [("named", False, 1), ("keyed", False, 1)]
+    for holding, labelled, count in wanted:
+        other = second if holding == "beside" else None
+        channel = trial.held(encoder, holding, draws=count, labelled=labelled, second=other)
+        rng = seeded(trial.seed, "choice", holding, str(labelled))
+        attack = Strongest(tuple(attacks)).choose(trial.knowledge_of(channel), rng)
+        tried = _tell(trial, attack, trial.play_through(channel, attack), queries=count)
+        yield Row(
+            holding=holding,
+            labelled=labelled,
+            count=count,
+            attack=tried.model_copy(update={"chosen": True}),
+        )
 
 
 def try_attacks(
@@ -166,12 +210,17 @@ def _try(
     transcript = trial.play(encoder, attack, draws=draws)
     if watch is not None:
         watch(attack, transcript)
+    return _tell(trial, attack, transcript, queries=draws)
+
+
+def _tell(trial: Trial, attack: Attack, transcript: Transcript, *, queries: int) -> Attacked:
+    """The numbers of one attack."""
     told = trial.secret != "reconstruction"
     rng = seeded(trial.seed, "shuffle")
     return Attacked(
         name=type(attack).__name__,
         attack=repr(attack),
-        queries=draws,
+        queries=queries,
         scores=trial.score(transcript),
         guessing=guessing(transcript) if told else None,
         selfcheck=shuffled(transcript, auroc, null=0.5, rng=rng) if told else None,

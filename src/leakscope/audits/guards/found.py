@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from leakscope.core.nouns import Estimate
+from leakscope.games.releases import Holding
 from leakscope.guards.hidden import Secret
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.scores import FrozenModel, RebuiltPicture, Scores, Worth
@@ -26,6 +27,41 @@ class Attacked(FrozenModel):
     guessing: float | None = None
     selfcheck: SelfCheck | None = None
     roc: tuple[tuple[float, float], ...] = ()
+
+
+class Row(FrozenModel):
+    """What is told by whoever holds more, or less, than one release of a record: ``attack`` is the one that
+    rehearsals chose for it. ``labelled``: the task's label is held too. ``count``: how many draws or queries
+    there were. ``usual``: it takes no more than ordinary use; else the owner has lost something."""
+
+    holding: Holding
+    labelled: bool = False
+    count: int = 1
+    attack: Attacked
+
+    @property
+    def title(self) -> str:
+        """What the row is called."""
+        name = TITLES[self.holding].format(self.count)
+        if not self.labelled:
+            return name
+        return "label alone" if self.holding == "nothing" else f"{name} and the label"
+
+    @property
+    def usual(self) -> bool:
+        return self.holding != "keyed"
+
+
+TITLES: dict[Holding, str] = {
+    "once": "one draw",
+    "again": "{} draws",
+    "beside": "two encoders",
+    "near": "{} neighbouring queries",
+    "changed": "changed record",
+    "named": "changed record of a named person",
+    "keyed": "key known",
+    "nothing": "nothing",
+}
 
 
 class TaskWorth(FrozenModel):
@@ -95,13 +131,15 @@ class SecretMap(FrozenModel):
 
 class Judged(Tried):
     """One secret that an encoder is to hide. ``stale`` is the network that the guard was trained with;
-    ``single`` are attacks on single records where a mean is guarded."""
+    ``single`` are attacks on single records where a mean is guarded; ``rows`` what is told by whoever holds
+    something else than one release."""
 
     secret: Secret
     column: str | None
     values: tuple[str, ...]
     stale: Attacked | None = None
     single: tuple[Attacked, ...] = ()
+    rows: tuple[Row, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     theorem: Theorem | None = None
     information: dict[str, Information] = Field(default_factory=dict)

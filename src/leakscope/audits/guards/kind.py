@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from leakscope.audits.guards import page
 from leakscope.audits.guards.audit import GuardAudit, list_secrets
-from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, TaskWorth
+from leakscope.audits.guards.found import Attacked, GuardsFound, Judged, Row, TaskWorth
 from leakscope.audits.world import Parts, split
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields
@@ -68,6 +68,7 @@ class GuardKind:
                 for one in judged.attacks
             ]
             named += [("stale", judged.stale)] if judged.stale else []
+            named += [(row.title, row.attack) for row in judged.rows]
             for name, one in named:
                 table = enter_scores(one.scores, one.guessing, f"{prefix}{name} ")
                 entries |= {key.replace(" success", " success_rate"): value for key, value in table.items()}
@@ -101,6 +102,7 @@ def _numbers(judged: Judged, about: Number) -> Iterator[Number]:
     that rests on an estimated entropy bounds nothing: it is a diagnostic."""
     yield from _of_attacks(about, judged.attacks)
     yield from _of_attacks(about, judged.single, "single records, ")
+    yield from _of_rows(about, judged.rows)
     yield from _of_attacks(replace(about, adaptive=False), [judged.stale] if judged.stale else [])
     yield from _of_utility(about, judged.utility)
     for plain in judged.baselines:
@@ -121,6 +123,17 @@ def _of_attacks(about: Number, attacks: Iterable[Attacked], before: str = "") ->
     for one in attacks:
         draws = f", {one.queries} draws averaged" if one.queries > 1 else ""
         named = replace(about, attack=one.attack, part=f"{before}{one.name}{draws}")
+        yield from of_scores(named, one.scores, guessing=one.guessing)
+
+
+def _of_rows(about: Number, rows: Iterable[Row]) -> Iterator[Number]:
+    """What is told by whoever holds something else than one release. What the label alone tells leaks with
+    or without a guard: it is a baseline."""
+    for row in rows:
+        one = row.attack
+        beside = replace(about, about="baseline", defense="", adaptive=None)
+        named = beside if row.holding == "nothing" else about
+        named = replace(named, attack=one.attack, part=f"{row.title}, {one.name}")
         yield from of_scores(named, one.scores, guessing=one.guessing)
 
 

@@ -13,6 +13,7 @@ from leakscope.core.errors import ArgumentError, require
 from leakscope.core.nouns import Attack, Estimate, Game, Knowledge, Transcript
 from leakscope.core.rng import seeded
 from leakscope.games import Inference, Membership, Ratio, Reconstruction, referee
+from leakscope.games.releases import Holding, HoldingChannel
 from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder
@@ -94,20 +95,34 @@ class Trial:
 
     def channel(self, encoder: Encoder, *, draws: int = 1) -> RepresentationChannel:
         """What crosses the wire; the frozen draws' key is not the adversary's."""
+        if self.secret == "attribute":
+            return self.held(encoder, "once" if draws == 1 else "again", draws=draws)
         aggregate = self.aggregate if self.secret == "property" else None
         return RepresentationChannel(encoder, aggregate, draws, key=self.seed + 1)
 
+    def held(self, encoder: Encoder, holding: Holding, *, draws: int = 1, **more: Any) -> HoldingChannel:
+        """What the adversary holds of each record."""
+        return HoldingChannel(encoder, None, draws, key=self.seed + 1, holding=holding, **more)
+
     def play(self, encoder: Encoder, attack: Attack, *, draws: int = 1) -> Transcript:
         """One attack in the real game."""
+        return self.play_through(self.channel(encoder, draws=draws), attack)
+
+    def play_through(self, channel: RepresentationChannel, attack: Attack) -> Transcript:
+        """One attack on what crosses a wire."""
         game, _ = self.games()
-        channel, knowledge = self.channel(encoder, draws=draws), self.knowledge(encoder, draws=draws)
-        rng = seeded(self.seed, "play", draws)  # the same challenges for every attack
+        rng = seeded(self.seed, "play", channel.draws)  # the same challenges for every attack
+        knowledge = self.knowledge_of(channel)
         return referee.play(game, channel, attack, knowledge, trials=self.trials, rng=rng)
 
-    def knowledge(self, encoder: Encoder, *, draws: int = 1) -> Knowledge:
+    def knowledge(self, encoder: Encoder) -> Knowledge:
         """The adversary has the encoder, records of its own and the base rate."""
+        return self.knowledge_of(self.channel(encoder))
+
+    def knowledge_of(self, channel: RepresentationChannel) -> Knowledge:
+        """The same of whoever listens to another wire."""
         game, rehearsal = self.games()
-        channel = self.channel(encoder, draws=draws).rehearsed(seeded(self.seed, "key"))
+        channel = channel.rehearsed(seeded(self.seed, "key"))
         if self.secret == "property" and self.substitute is not None:
             channel = replace(channel, aggregate=self.substitute)
         prior = game.chances if len(game.chances) else None

@@ -108,6 +108,18 @@ class Scatter:
 
 
 @dataclass(frozen=True)
+class RowAverage:
+    """What is told by whoever holds something else than one release. ``usual``: it takes no more than
+    ordinary use; ``labelled``: the task's label is held too."""
+
+    title: str
+    holding: str
+    labelled: bool
+    usual: bool
+    attack: AttackAverage
+
+
+@dataclass(frozen=True)
 class JudgedAverage:
     """One secret that an encoder is to hide."""
 
@@ -117,6 +129,7 @@ class JudgedAverage:
     tried: TriedAverage
     stale: AttackAverage | None  # the network that was trained along with the encoder
     single: tuple[AttackAverage, ...]  # by whoever sees single records where a mean was guarded
+    rows: tuple[RowAverage, ...]
     baselines: tuple[BaselineAverage, ...]
     theorem: TheoremAverage | None
     information: Mapping[str, Average]  # I(u; r) in nats, by estimator
@@ -132,13 +145,25 @@ class JudgedAverage:
     @property
     def asked_again(self) -> list[AttackAverage]:
         """The attacks on the mean of several draws of a record's noise."""
-        return [attack for attack in self.tried.attacks if attack.queries > 1]
+        means = [row.attack for row in self.rows if row.holding == "again" and not row.labelled]
+        return [attack for attack in self.tried.attacks if attack.queries > 1] + means
 
     @property
     def every(self) -> list[AttackAverage]:
-        """Every adversary that was measured, whatever it sees."""
+        """Every adversary that was measured, whatever it sees in ordinary use. What a label tells it tells
+        without a guard too, and is not counted here."""
         stale = [self.stale] if self.stale else []
-        return [self.tried.strongest, *self.tried.attacks, *self.single, *stale]
+        return [self.tried.strongest, *self.tried.attacks, *self.single, *stale, *self.held]
+
+    @property
+    def held(self) -> list[AttackAverage]:
+        """The attacks on what ordinary use gives out beside one release, labels left aside."""
+        return [row.attack for row in self.rows if row.usual and not row.labelled]
+
+    def row(self, holding: str, *, labelled: bool = False) -> RowAverage | None:
+        """One of the rows, where it was measured."""
+        alike = (row for row in self.rows if (row.holding, row.labelled) == (holding, labelled))
+        return next(alike, None)
 
 
 def list_measures(attacks: Sequence[AttackAverage]) -> list[str]:
@@ -161,6 +186,16 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
             tried=tried,
             stale=next(iter(_attacks([[one.stale] if one.stale else [] for one in same])), None),
             single=_attacks([one.single for one in same]),
+            rows=tuple(
+                RowAverage(
+                    each[0].title,
+                    each[0].holding,
+                    each[0].labelled,
+                    each[0].usual,
+                    _average_attack([row.attack for row in each]),
+                )
+                for each in zip(*(one.rows for one in same), strict=True)
+            ),
             baselines=tuple(
                 BaselineAverage(each[0].name, each[0].needless, _try(each))
                 for each in zip(*(one.baselines for one in same), strict=True)

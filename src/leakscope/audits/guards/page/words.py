@@ -127,6 +127,8 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         worst = next(attack for attack in judged.every if read(attack) == page.severity)
         who = f"{worst.name} on {worst.queries} draws of the noise" if worst.queries > 1 else worst.name
         who += " on single records" if worst in judged.single else ""
+        held = next((row.title for row in judged.rows if row.attack is worst), "")
+        who += f" on {held}" if held and worst.queries == 1 else ""
         yield (
             f"The strongest attacker, chosen on rehearsals, shows no leak, but another one does: {who}, "
             f"{_found(page, worst)}. The word above is for that one."
@@ -159,6 +161,8 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
             f"Whoever asks {best.queries} times and averages the noise gets {_found(page, best)}. This guard "
             "holds for one release only, so fix one draw for each record."
         )
+    yield from _beyond_label(page, judged)
+    yield from _hold(page, judged)
     if alone := _best(judged.single, "auroc"):
         guess = f", guessing {alone.guessing:.1%}" if alone.guessing is not None else ""
         yield (
@@ -174,6 +178,30 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
     if stronger:
         yield f"Clearly stronger, though rehearsals did not choose it: {', '.join(stronger)}."
     yield from filter(None, [refute(judged.theorem, one.label)])
+
+
+def _beyond_label(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
+    """What is told with the label, and how much of it the label tells alone."""
+    alone, both = judged.row("nothing", labelled=True), judged.row("once", labelled=True)
+    if alone and both:
+        yield (
+            f"Labels travel with representations. With the label: {_found(page, both.attack)}. The label "
+            f"alone: {_found(page, alone.attack)}."
+        )
+
+
+def _hold(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
+    """The worst of what is told, without the label, from more than one release; and with the key."""
+    worst = max(
+        (row for row in judged.rows if row.usual and not row.labelled and row.holding != "again"),
+        key=lambda row: found_by(row.attack, page.measure),
+        default=None,
+    )
+    own = judged.tried.attack(page.measure)
+    if worst and own and found_by(worst.attack, page.measure) > own.high:
+        yield f"More is told by whoever holds more ({worst.title}): {_found(page, worst.attack)}."
+    if keyed := judged.row("keyed"):
+        yield f"Whoever gets the key takes the noise off: {_found(page, keyed.attack)}. Keep it."
 
 
 def _mislead(page: GuardPage) -> Iterator[str]:
