@@ -66,7 +66,7 @@ def epsilon_lower_bound(
     require(
         trade_off in ("any", "gaussian"), "epsilon_lower_bound.trade_off", "'any' or 'gaussian'", trade_off
     )
-    choose, test = _parted(*_scores(transcript, "epsilon_lower_bound"))
+    choose, test = _parted(*played_scores(transcript, "epsilon_lower_bound"))
     n = len(test[0])
     method = "test chosen on a fifth, Clopper-Pearson on the others"
     if trade_off == "any":
@@ -78,7 +78,7 @@ def epsilon_lower_bound(
     else:
         way_out = "use trade_off='any'"  # only a binomial's far tail is above that of two unequal rates
         require(level >= 0.75, "epsilon_lower_bound.level", "at least 0.75", level, way_out=way_out)
-        k = sum(_errors(*test, _least_wrong(*choose)))
+        k = sum(_errors(*test, least_wrong(*choose)))
         value = _gaussian_from_error(k / (2 * n), delta)
         low = _gaussian_from_error(float(_upper(k, 2 * n, 1 - level)), delta)
         high = _gaussian_from_error(float(_upper(0, 2 * n, 1 - level)), delta)
@@ -96,7 +96,7 @@ def epsilon_point(transcript: Transcript, *, delta: float) -> float:
     ln(n / 2) for n trials. Thresholds with FPR * FNR = 0 are skipped, being infinite; if that leaves
     none, a count of zero is taken for one. `epsilon_lower_bound` is what to report."""
     _check(delta, "epsilon_point.delta")
-    negatives, positives = _scores(transcript, "epsilon_point")
+    negatives, positives = played_scores(transcript, "epsilon_point")
     _, false_alarms, misses = _roc(negatives, positives)
     both = (false_alarms > 0) & (misses > 0)
     if both.any():
@@ -164,7 +164,7 @@ def _check(chance: float, argument: str) -> None:
     require(0 < chance < 1, argument, "between 0 and 1", chance)
 
 
-def _scores(transcript: Transcript, caller: str) -> tuple[Array, Array]:
+def played_scores(transcript: Transcript, caller: str, *, fewest: int = _FEWEST) -> tuple[Array, Array]:
     """The scores of the trials with b = 0 and with b = 1, in the order they were played."""
     secrets, guesses = transcript.secrets, transcript.guesses
     shape = tuple(guesses.shape)
@@ -177,9 +177,9 @@ def _scores(transcript: Transcript, caller: str) -> tuple[Array, Array]:
         require(chances, f"{caller}: guesses (t, 2)", "chances", "values outside [0, 1]", way_out=way_out)
     ones, zeros = int((secrets == 1).sum()), int((secrets == 0).sum())
     require(ones + zeros == len(secrets), f"{caller}: secrets", "0 or 1", "other values")
-    rule, counted = f"at least {_FEWEST} trials of 0 and of 1", f"{zeros} of 0 and {ones} of 1"
+    rule, counted = f"at least {fewest} trials of 0 and of 1", f"{zeros} of 0 and {ones} of 1"
     way_out = "play more trials, drawing the secret at equal odds"
-    require(min(ones, zeros) >= _FEWEST, f"{caller}: secrets", rule, counted, way_out=way_out)
+    require(min(ones, zeros) >= fewest, f"{caller}: secrets", rule, counted, way_out=way_out)
     scores, labels = one_vs_rest(transcript)
     largest = np.finfo(np.float64).max / 2
     finite = np.clip(scores[0], -largest, largest)  # so that scores have differences and middles
@@ -221,7 +221,7 @@ def _errors(negatives: Array, positives: Array, threshold: float) -> tuple[int, 
     return int((negatives >= threshold).sum()), int((positives < threshold).sum())
 
 
-def _least_wrong(negatives: Array, positives: Array) -> float:
+def least_wrong(negatives: Array, positives: Array) -> float:
     """The middle of all scores, which is best for two equal shapes, unless another threshold makes clearly
     fewer errors: the best of many is a lucky one."""
     thresholds, false_alarms, misses = _corners(negatives, positives)
@@ -234,21 +234,26 @@ def _least_wrong(negatives: Array, positives: Array) -> float:
 
 
 def _best_test(choose: tuple[Array, Array], n: int, *, delta: float, level: float) -> tuple[float, bool]:
-    """The threshold, and whether to speak above it, where so many trials would certify most if they went as
-    those to choose on, but for luck: the share of wrong answers is taken at its limit."""
+    """The threshold, and whether to speak above it, of the better side."""
+    sides = [(*best_side(choose, n, above=above, delta=delta, level=level), above) for above in (True, False)]
+    _, threshold, above = max(sides)
+    return threshold, above
+
+
+def best_side(
+    choose: tuple[Array, Array], n: int, *, above: bool, delta: float, level: float
+) -> tuple[float, float]:
+    """What a test that speaks ``above`` a threshold or below it would certify with so many trials, and the
+    threshold where it would certify most, if they went as those to choose on, but for luck: the share of
+    wrong answers is taken at its limit."""
     thresholds, false_alarms, misses = _corners(*choose)
     moved = (np.diff(_bucket(false_alarms)) != 0) | (np.diff(_bucket(misses)) != 0)
     tried = np.append(True, moved)  # of thresholds that differ by less than noise, the first
-    scale = n / len(choose[0])
-    found = []
-    for above in (True, False):
-        wrong, right = _answers(false_alarms[tried], misses[tried], len(choose[0]), above=above)
-        spoken, share = scale * (wrong + right), _upper(wrong, wrong + right, _LUCK)
-        sure = _certified(spoken * share, spoken * (1 - share), n, delta=delta, level=level)
-        best = int(np.argmax(sure))
-        found.append((float(sure[best]), float(thresholds[tried][best]), above))
-    _, threshold, above = max(found)
-    return threshold, above
+    wrong, right = _answers(false_alarms[tried], misses[tried], len(choose[0]), above=above)
+    spoken, share = n / len(choose[0]) * (wrong + right), _upper(wrong, wrong + right, _LUCK)
+    sure = _certified(spoken * share, spoken * (1 - share), n, delta=delta, level=level)
+    best = int(np.argmax(sure))
+    return float(sure[best]), float(thresholds[tried][best])
 
 
 def _answers(false_alarms: Any, misses: Any, n: int, *, above: bool) -> tuple[Any, Any]:
