@@ -40,14 +40,13 @@ from leakscope.core.fingerprints import keyed
 from leakscope.core.nouns import Attack, Knowledge, Transcript
 from leakscope.core.rng import seeded
 from leakscope.core.task import Task
-from leakscope.data.files import sha256
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
 from leakscope.results.kind import Measured, World
 from leakscope.results.number import harmless
 from leakscope.training.recording import Recording
 from leakscope.training.recording.checks import Checked, check_recording
-from leakscope.training.recording.index import INDEX, SUM, listed
+from leakscope.training.recording.index import SUM, digest_index, listed
 
 SCORES = "scores.csv"
 HEADER = ("row", "hash", "client", "attack", "score", "p_value", "discovered")
@@ -157,7 +156,7 @@ class RecordingAudit:
     def _prepare(self, world: World) -> tuple[WatchedFederation, Roster, Checked]:
         """What is watched, and who is who; everything agrees with the recording."""
         whole = Recording(Path(self.recording))
-        if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
+        if self.digest and digest_index(Path(self.recording)) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
         rules = dict(rule.split("=", 1) for rule in self.rename)
         chosen = whole.choose(self.rounds, rename=rules, delta=self.differences)
