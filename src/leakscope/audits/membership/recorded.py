@@ -123,14 +123,17 @@ class RecordingAudit:
             first = {**recording.global_model(0), **recording.statistics(0)}
         alike = compare_sides(watched, who, first, seed=seed)
         attempts = judge(self.attacks, watched, who, trials=trials, seed=seed, watch=world.watch)
+        listed_too = []
         if self.records and world.keep:
+            listed_too = list(_say_listed(watched, who, trials))
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
             text = _table(row for attack in self.attacks for row in _listed(attack, watched, who, rows, seed))
             world.keep(SCORES, text.encode())
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
         found = gather(attempts, watched, who, trials=trials, utility=utility, alike=alike)
         left_out = self._left_out(recording, watched.clients)
-        remarks = (*checked.remarks, *left_out, *describe_limits(self.attacks, watched, who, trials=trials))
+        limits = describe_limits(self.attacks, watched, who, trials=trials)
+        remarks = (*checked.remarks, *left_out, *limits, *listed_too)
         said = {"agreement": checked.agreement, "server": checked.server, "remarks": remarks}
         found = found.model_copy(update=said)
         return Measured(found, describe(data), describe_model(world, model))
@@ -270,6 +273,18 @@ def _listed(
         for i, key in enumerate(candidates.hashes):
             score, chance = (float(f"{value:.6g}") for value in (scores[i], p[i]))
             yield rows[key], keyed(key), name, brief(attack), score, chance, int(called[i])
+
+
+def _say_listed(watched: WatchedFederation, who: Roster, trials: int) -> Iterator[str]:
+    """That the list is of more records than the figures."""
+    for _, _, whose in watched.channels():
+        members = sum(len(part) for part in who.members[whose])
+        if members > trials // 2 or len(who.others) > trials - trials // 2:
+            yield (
+                f"The list of records ({SCORES}) has every candidate. The figures are of {trials:,} that "
+                f"were drawn (--trials), half of them members at most."
+            )
+            return
 
 
 def _table(rows: Iterator[tuple[Any, ...]]) -> str:
