@@ -1,6 +1,6 @@
 """What the attacks on members of a federation find: the table of figures, row by row.
 
-    python benchmarks/federations.py [--rows uploads printed half nine all images] [--seeds 0 1 2]
+    python benchmarks/federations.py [--rows uploads printed half nine all images resnet] [--seeds 0 1 2]
 
 location30, 10 clients of 300 records, the net of paper 002 (446-1024-512-256-30, tanh, Adam, one local epoch
 of batches of 100); all ten clients are scored, against the same 1,005 records of nobody. The figure is the
@@ -15,13 +15,14 @@ of five records each.
     nine      sums of 9 of 10 clients, 30 rounds
     all       sums of all ten, 10 rounds: JointRegression, all members against the others
     images    a small convolutional net with normalisation, 4 clients of 100 images of CIFAR-100, 3 rounds
+    resnet    ResNet-18 of width 16 (the papers' is 64), 3 clients of 40 images, 2 rounds, 300 others judged
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ from leakscope.core.rng import initialised
 from leakscope.data import load
 from leakscope.games import Membership
 from leakscope.measures.membership import plr_at_fpr, t_test_as_printed
-from leakscope.models import MLP, build
+from leakscope.models import MLP, ResNet18, build
 from leakscope.training import Local
 from leakscope.training.recording import RecordedChannel, Recording
 
@@ -198,25 +199,37 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def images(seed: int) -> dict[str, float]:
-    data, found = load("cifar100"), {}
-    data = Dataset(data.x, data.y, {})
-    audit = MembershipAudit(
-        (FedMIA(),), Local(0.05, batch=20), clients=4, size=100, known=400, held=100, judged=1000
-    )
-    who = roster(audit, data, seeded(seed, "split"))
-    names = tuple(str(c) for c in range(4))
-    for name, norm in NORMS.items():
-        model = initialised(lambda norm=norm: convolutional(norm), seeded(seed, "model"))
-        trained = record(audit, model, who, 3, (0, 1, 2), defense=Defense(), rng=seeded(seed, "training"))
-        with trained as (recording, history):
-            one = Watched(recording, settle(model, history), who)
-            channel = one.channel(names, "uploads", (0, 1, 2))
-            scores = [part.less_others()[0] for part in one.scores(channel)]
-            found[f"FedMIA, {name}"] = one.mean(torch.stack(scores).mean(0))
-            first = one.guess(Cosine(), one.channel(("0",), "uploads", (0, 1, 2)))
-            found[f"Cosine, {name}, client 0"] = one.ratio(first, 0)
-    return found
+def convolutions(norm: str, data: Dataset, rng: torch.Generator) -> nn.Module:
+    return initialised(lambda: convolutional(NORMS[norm]), rng)
+
+
+def residual(norm: str, data: Dataset, rng: torch.Generator) -> nn.Module:
+    return build(ResNet18(width=16, norm=norm.removesuffix("Norm").lower()), data, rng)  # type: ignore[arg-type]
+
+
+def normalised(
+    net: Callable[[str, Dataset, torch.Generator], nn.Module], norms: Sequence[str], rounds: int, **sizes: int
+) -> Row:
+    """Images of CIFAR-100, by nets with each normalisation."""
+
+    def row(seed: int) -> dict[str, float]:
+        data, found = load("cifar100"), {}
+        data = Dataset(data.x, data.y, {}, values={"label": data.values["label"]})
+        audit = MembershipAudit((FedMIA(),), Local(0.05, batch=20), **sizes)
+        who = roster(audit, data, seeded(seed, "split"))
+        names, seen = tuple(str(c) for c in range(audit.clients)), tuple(range(rounds))
+        for norm in norms:
+            model = net(norm, who.members[0], seeded(seed, "model"))
+            trained = record(audit, model, who, rounds, seen, defense=Defense(), rng=seeded(seed, "training"))
+            with trained as (recording, history):
+                one = Watched(recording, settle(model, history), who)
+                scores = [part.less_others()[0] for part in one.scores(one.channel(names, "uploads", seen))]
+                found[f"FedMIA, {norm}"] = one.mean(torch.stack(scores).mean(0))
+                first = one.guess(Cosine(), one.channel(("0",), "uploads", seen))
+                found[f"Cosine, {norm}, client 0"] = one.ratio(first, 0)
+        return found
+
+    return row
 
 
 ROWS: dict[str, Row] = {
@@ -225,7 +238,12 @@ ROWS: dict[str, Row] = {
     "half": in_out(0.5, 20),
     "nine": in_out(0.9, 30),
     "all": everyone,
-    "images": images,
+    "images": normalised(
+        convolutions, tuple(NORMS), 3, clients=4, size=100, known=400, held=100, judged=1000
+    ),
+    "resnet": normalised(
+        residual, ("GroupNorm", "BatchNorm"), 2, clients=3, size=40, known=150, held=4, judged=300
+    ),
 }
 
 

@@ -2,7 +2,8 @@
 
     python benchmarks/recording_size.py silos        5 and 10 clients x 100 rounds x 1 M parameters (5 GB)
     python benchmarks/recording_size.py devices      100 of 10,000 clients in each of 25 and 50 rounds
-    python benchmarks/recording_size.py --quick      both, a tenth of that
+    python benchmarks/recording_size.py index        writing alone: 2,500 and 10,000 uploads of a tiny net
+    python benchmarks/recording_size.py --quick      all, a tenth of that
 
 One thread; seconds are the process's own. Uploads are drawn, not trained: what they hold does not change what
 they cost. Each part is measured at two sizes, in a process each, so that the time of an upload and the
@@ -48,10 +49,12 @@ class Size:
 SIZES = {
     "silos": [Size(k, k, 100, 960, 1_000, asked=k) for k in (5, 10)],
     "devices": [Size(10_000, 100, rounds, 32, 50, asked=100) for rounds in (25, 50)],
+    "index": [Size(10_000, 100, rounds, 2, 2, asked=0) for rounds in (25, 100)],
 }
 QUICK = {
     "silos": [Size(k, k, 10, 960, 1_000, asked=k) for k in (5, 10)],
     "devices": [Size(1_000, 100, rounds, 32, 50, asked=20) for rounds in (3, 5)],
+    "index": [Size(1_000, 100, rounds, 2, 2, asked=0) for rounds in (10, 40)],
 }
 
 
@@ -70,6 +73,11 @@ def measure(size: Size) -> dict[str, float]:
         spent["uploads"] = uploads
         spent["write, s an upload"] = (clock() - start) / uploads
         spent["disk, MB an upload"] = sum(p.stat().st_size for p in folder.iterdir()) / uploads / 1e6
+        start = clock()
+        Recording(folder)
+        spent["read the index, s"] = clock() - start
+        if not size.asked:
+            return spent
         start = clock()
         recording = check_recording(Recording(folder)).recording
         spent["check, s an upload"] = (clock() - start) / uploads

@@ -65,3 +65,19 @@ def test_p_values_in_the_list_are_those_of_the_audits_own_games(tmp_path, absent
             one = 1.001 / (1 + len(who.held))  # two scores that are nearly the same may change places
             chances = sorted(float(row["p_value"]) for row in mine)
             assert chances == pytest.approx(sorted(p[theirs].tolist()), abs=one)
+
+
+def test_the_list_has_every_candidate_however_few_the_figures_are_of(tmp_path):
+    loops.keep(tmp_path / "run", loops.Loop())
+    audit = RecordingAudit(str(tmp_path / "run"), (JointRegression(),), seen="sum", records=True)
+    tables = {"data": {"name": "candidates"}, "model": {"name": f"{loops.__name__}.plain"}}
+    tables |= {"game": {"name": RecordingAudit.__name__}}
+    for trials, said in ((40, True), (EVERY, False)):
+        kept: dict[str, bytes] = {}
+        cell = Cell.model_validate(tables | {"trials": trials})
+        world = World(cell, 0, loops.Loop().candidates(), (loops.__name__,), keep=kept.__setitem__)
+        found = audit.run(world).found
+        (text,) = kept.values()
+        rows = list(csv.DictReader(text.decode().splitlines()))
+        assert len(rows) == found.members + found.others
+        assert any("has every candidate" in remark for remark in found.remarks) == said

@@ -18,10 +18,11 @@ from builders import net, params, record, refuses, same
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from leakscope.core import files
 from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, StoreError
 from leakscope.core.rng import seeded
 from leakscope.training.recording import Recorder, Recording
-from leakscope.training.recording.index import hash_of
+from leakscope.training.recording.index import digest_index, hash_of
 
 
 @pytest.fixture
@@ -323,6 +324,85 @@ def test_the_same_call_again_changes_nothing_and_another_is_refused(run):
     Recording(run).complete()
 
 
+# long recordings have a journal beside the index
+
+
+def many(folder: Path, uploads: int, *, start: int = 0) -> Recorder:
+    recorder = Recorder(folder, net(), model_name="net")
+    recorder.global_model(0, params(0))
+    for i in range(start, uploads):
+        recorder.update(0, f"c{i}", params(i % 5), samples=1 + i)
+    return recorder
+
+
+def state(folder: Path) -> tuple:
+    """All that is read of it but its tensors."""
+    found = Recording(folder)
+    return found.clients, [(r, [(c, found.samples(r, c)) for c in found.clients_in(r)]) for r in found.rounds]
+
+
+def test_the_whole_index_is_written_ever_more_rarely_and_the_journal_says_the_rest(tmp_path, monkeypatch):
+    wholes, write = [], files.write
+
+    def count(path, content, **how):
+        wholes.extend([len(content)] if path.name == "recording.json" else [])
+        write(path, content, **how)
+
+    monkeypatch.setattr(files, "write", count)
+    many(tmp_path / "run", 420)
+    assert len(wholes) < 110  # 100 while it is short, then 200 and 400 files
+    assert (tmp_path / "run" / "recording.jsonl").exists()
+    expected = tuple(f"c{i}" for i in range(420))
+    assert state(tmp_path / "run") == (expected, [(0, [(c, 1 + i) for i, c in enumerate(expected)])])
+    Recording(tmp_path / "run").complete()
+
+
+def test_a_journal_that_was_cut_short_or_outlived_its_index_is_continued(tmp_path):
+    run, journal = tmp_path / "run", tmp_path / "run" / "recording.jsonl"
+    many(run, 150)
+    text = journal.read_bytes()
+    assert 40 < text.count(b"\n") < 60
+    journal.write_bytes(text[:-9])  # killed while it wrote the last line
+    assert len(state(run)[0]) == 149
+    before = digest_index(run)
+    many(run, 151, start=149)
+    assert journal.read_bytes().count(b"\n") == 1  # who continues writes the whole index first
+    assert len(state(run)[0]) == 151
+    assert digest_index(run) != before
+    journal.write_bytes(text)  # killed after the index was written, before the journal was removed
+    assert len(state(run)[0]) == 151
+    many(run, 152, start=151)
+    assert len(state(run)[0]) == 152
+    Recording(run).complete()
+
+
+def test_a_journal_that_does_not_fit_is_refused(tmp_path):
+    run, journal = tmp_path / "run", tmp_path / "run" / "recording.jsonl"
+    many(run, 150)
+    (*kept, last) = journal.read_text().splitlines(keepends=True)
+    entry = json.loads(last)["update"]
+    for line in (
+        {"round": 7, "client": "new", "update": entry},
+        {"round": 0, "client": "c1", "update": entry},
+        {"round": 0, "client": 3, "update": entry},
+        {"round": 0, "client": "new", "update": entry | {"file": "../out.safetensors"}},
+        {"round": 0, "client": "new", "update": 3},
+        {"round": 0, "sum": {"clients": [["a"]]}},
+        {"round": "0"},
+        [1],
+    ):
+        journal.write_text("".join([*kept, json.dumps(line) + "\n"]))
+        refused(lambda: Recording(run), "recording.jsonl", "damaged")
+    journal.write_bytes(b"\xff\n")
+    refused(lambda: Recording(run), "recording.jsonl", "damaged")
+    journal.write_text("".join(kept))
+    edit(run, lambda index: index.update(version=1))
+    refused(lambda: Recording(run), "recording.jsonl", "has no journal")
+    journal.unlink()
+    journal.symlink_to("/dev/null")
+    refused(lambda: Recording(run), "leads out of the folder")
+
+
 # what is refused, and in which words
 
 
@@ -432,8 +512,8 @@ def test_an_index_and_a_file_that_disagree_on_shapes_are_refused(run, tmp_path):
     ids=range(10),
 )
 def test_foreign_json_and_another_version_are_refused(run, text):
-    edit(run, lambda index: index.update(version=2))
-    refused(lambda: Recording(run), "version 2", "reads 1", "use the leakscope that wrote it")
+    edit(run, lambda index: index.update(version=3))
+    refused(lambda: Recording(run), "version 3", "reads 1 and 2", "use the leakscope that wrote it")
     (run / "recording.json").write_text(text, encoding="latin-1")
     refused(lambda: Recording(run), "recording.json")
     with pytest.raises(DataError):

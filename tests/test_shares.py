@@ -20,8 +20,10 @@ from leakscope.attacks.joint import Joint
 from leakscope.audits.membership.judged import WatchedFederation
 from leakscope.audits.questions.page import tell
 from leakscope.audits.questions.shares import Rehearsal, answer_property, deal_shares
-from leakscope.core.dataset import Dataset
+from leakscope.audits.questions.sums import LinearReader, Participation, RehearsedSums
+from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import LeakscopeError
+from leakscope.core.nouns import Release
 from leakscope.core.rng import seeded
 from leakscope.models import MLP, build
 from leakscope.report.page import render
@@ -44,7 +46,9 @@ class Bed:
     model: torch.nn.Module
     candidates: Dataset
 
-    def ask(self, codes: Tensor, *, seed: int = 0, rehearsals: int = 300, rate: float = 0.1):
+    def ask(
+        self, codes: Tensor, *, seed: int = 0, rehearsals: int = 300, rate: float = 0.1, seen: str = "uploads"
+    ):
         """What is said where ``codes`` are the candidates' values of the secret."""
         data = replace(
             self.candidates,
@@ -52,7 +56,7 @@ class Bed:
             values=dict(self.candidates.values) | {"ill": ("no", "yes")},
         )
         known = data.take(torch.arange(len(data) - OUTSIDE, len(data)))
-        watched = WatchedFederation(self.recording, self.model, NAMES)
+        watched = WatchedFederation(self.recording, self.model, NAMES, (), seen)
         game, having, sizes = deal_shares(data, known, "client", NAMES, "ill", 6)
         local = replace(LOCAL, rate=rate)
         rehearsal = Rehearsal(watched, game, having, sizes, local, False, 2, Joint(10, ordinal=True))
@@ -67,7 +71,9 @@ def deal_codes(seed: int) -> Tensor:
     return (torch.rand(len(shares), generator=rng) < shares).long()
 
 
-def grow(folder: Path, *, seed: int = 0, rate: float | None = 0.1) -> Bed:
+def grow(
+    folder: Path, *, seed: int = 0, rate: float | None = 0.1, rounds: int = 2, fraction: float = 1.0
+) -> Bed:
     """The value moves some inputs and with them the labels."""
     rng, codes = seeded(seed, "records"), deal_codes(seed)
     x = torch.randn(len(codes), WIDTH, generator=rng)
@@ -83,7 +89,8 @@ def grow(folder: Path, *, seed: int = 0, rate: float | None = 0.1) -> Bed:
         told = recorder.update
         recorder.update = lambda *given, **facts: told(*given, **facts | {"rate": None})
     members = [data.take((whose == c).nonzero()[:, 0]) for c in range(len(NAMES))]
-    federate(model, members, rounds=2, rng=seeded(seed, "training"), local=LOCAL, recorder=recorder)
+    rng = seeded(seed, "training")
+    federate(model, members, rounds=rounds, rng=rng, local=LOCAL, fraction=fraction, recorder=recorder)
     return Bed(Recording(folder), model.eval(), data)
 
 
@@ -120,6 +127,95 @@ def test_a_column_that_inputs_know_nothing_of_is_not_told(bed):
 def test_clients_who_trained_otherwise_than_was_assumed_are_said_to(bed):
     answer = bed.ask(bed.candidates.private["ill"], rate=1.0)
     assert "trained otherwise than was assumed" in answer.remarks[1]
+
+
+# --- sums of which it is known who took part -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sums(tmp_path_factory) -> Bed:
+    return grow(tmp_path_factory.mktemp("sums") / "run", rounds=30, fraction=0.25)
+
+
+def test_shares_are_solved_for_exactly_where_who_took_part_tells_all(sums):
+    """Plain: what is read off a sum is its clients' shares and nothing else. Silent: it cannot be read."""
+    recording = sums.recording
+    part = Participation.of(recording, recording.rounds[:30])
+    assert part.clients == tuple(dict.fromkeys(c for r in part.rounds for c in recording.clients_in(r)))
+    for r, weights in zip(part.rounds, part.weights, strict=True):
+        there = [part.clients[i] for i in weights.nonzero()[:, 0].tolist()]
+        assert sorted(there) == sorted(recording.clients_in(r))
+        assert weights[weights > 0].tolist() == [1 / len(there)] * len(there)
+    shares = torch.rand(len(part.clients), generator=seeded(0)).double() - 0.5
+    for noise, expected in ((1e-9, shares), (torch.inf, torch.zeros_like(shares))):
+        found = part.solve(torch.full((30,), noise, dtype=torch.float64), 0.1) @ (part.weights @ shares)
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    alike = Participation(part.rounds, part.clients, part.weights[:1].repeat(30, 1))
+    assert part.tells_apart
+    assert not alike.tells_apart
+
+
+def test_solving_is_the_mean_of_shares_given_what_is_read():
+    """By conditioning the joint Gaussian of both, in NumPy."""
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet(np.ones(4), 6)
+    noise, spread = rng.uniform(0.1, 2, 6), 0.7
+    both = spread * weights @ weights.T + np.diag(noise * (weights**2).sum(1))
+    expected = spread * weights.T @ np.linalg.inv(both)
+    found = Participation(tuple(range(6)), tuple("abcd"), torch.from_numpy(weights))
+    np.testing.assert_allclose(found.solve(torch.from_numpy(noise), spread).numpy(), expected, rtol=1e-8)
+
+
+def test_a_linear_reader_reads_what_it_was_taught_and_says_so_where_there_is_nothing():
+    rng = seeded(0, "uploads")
+    codes = torch.randint(6, (90,), generator=rng)
+    way = {"w": torch.randn(4, 3, generator=rng), "b": torch.randn(4, generator=rng)}
+    told = {name: 1 + part * codes.view(-1, *[1] * part.dim()) for name, part in way.items()}
+    told = {name: part + 0.1 * torch.randn(part.shape, generator=rng) for name, part in told.items()}
+    reader = LinearReader.fit(Release.of(told), codes)
+    assert reader.noise < 0.01
+    torch.testing.assert_close(reader.read(told), codes - codes[:60].double().mean(), atol=0.3, rtol=0)
+    silent = LinearReader.fit(Release.of({"w": torch.zeros(90, 4, 3)}), codes)
+    assert silent.noise == torch.inf
+    assert not silent.read({"w": torch.randn(5, 4, 3, generator=rng)}).any()
+
+
+def test_rehearsed_sums_are_solved_as_a_loop_over_them_says(sums):
+    part = Participation.of(sums.recording, (0, 1, 2))
+    k, solution = len(part.clients), torch.randn(len(part.clients), 3, generator=seeded(1)).double()
+    reader = LinearReader({"w": torch.ones(2, 3)}, 0.5, 1.0)
+
+    def channel(batch, secret, rng):
+        return tuple(
+            Release.of({"w": (r + secret).float()[:, None, None].expand(-1, 2, 3)}) for r in range(3)
+        )
+
+    rehearsed = RehearsedSums(channel, (reader,) * 3, part.weights, solution)
+    secret = torch.arange(1, k + 4)  # one federation, and three clients of the next
+    (release,) = rehearsed(Batch(sums.candidates, torch.zeros(k + 3, 1).long()), secret, seeded(0))
+    every = secret.repeat(2)[: 2 * k].tolist()
+    expected = [
+        sum(
+            solution[place, r] * sum(part.weights[r, j] * (6 * (r + own[j]) - 0.5) for j in range(k))
+            for r in range(3)
+        )
+        for own in (every[:k], every[k:])
+        for place in range(k)
+    ]
+    torch.testing.assert_close(release.layers["share"][:, 0], torch.tensor(expected).float()[: k + 3])
+
+
+def test_shares_are_told_from_sums_by_who_took_part_and_not_where_nothing_tells_them(sums):
+    codes = sums.candidates.private["ill"]
+    answer = sums.ask(codes, seen="sum", rehearsals=200)
+    assert answer.selfcheck.p < 0.025
+    own = codes[:-OUTSIDE].view(len(NAMES), SIZE).double().mean(1)
+    told = [sum(client.range) / 2 for client in answer.clients]
+    assert stats.spearmanr(own, told).statistic > 0.6
+    assert "solved for from 30 sums of 20 clients" in answer.remarks[1]
+    others = [sums.ask(deal_codes(300 + i), seed=i, rehearsals=90, seen="sum") for i in range(3)]
+    assert sum(answer.scores.advantage.low > 0 for answer in others) == 0
+    assert sum(answer.selfcheck.p <= 0.025 for answer in others) <= 1
 
 
 # --- the audit as a whole --------------------------------------------------------------------------
@@ -161,8 +257,8 @@ def test_one_call_asks_for_shares_and_a_page_tells_them(bed, tmp_path, request_o
     few = answer(call(ask=["property"], secret="ill", batch=20, clients=NAMES[:4]))
     (verdict,) = tell([few]).verdicts
     assert verdict.severity == "inconclusive"
-    sums = answer(call(secret="ill", seen="sum"))
-    assert sums.found.unasked == ("Property was not asked: no upload of a single client is seen.",)
+    together = answer(call(secret="ill", seen="sum"))
+    assert "everybody is in every sum" in together.found.unasked[0]
 
 
 def test_where_all_shares_are_in_one_range_nothing_is_said_to_be_told(bed, tmp_path, request_only):

@@ -33,11 +33,13 @@ class JointRegression(OnWhitened):
     update u is regressed on the gradients G of all candidates: b = (GGᵀ + cI)⁻¹Gu, where c is ``ridge``
     times the mean squared length of a gradient. The score is b over its standard error if the rest of u were
     noise, over its root mean square in the round, and the mean over rounds. Every candidate enters alike, so
-    that held-out non-members among them stay exchangeable with the judged ones. More than ``most`` are
+    that held-out non-members among them stay exchangeable with the judged ones. The more of the records
+    behind the update are listed, the less of it is noise, and the more is found. More than ``most`` are
     regressed in groups, drawn at random. Null setting: a ridge without end, the cosine of `Whitened`.
     """
 
     sees: ClassVar[Sees] = "updates"
+    together: ClassVar[bool] = True  # what is said of a record depends on which others are listed
     whitened: Whitened = field(default_factory=Whitened)
     ridge: float = 0.3
     most: int = 5_000

@@ -72,6 +72,22 @@ def write(path: Path, content: str | bytes, *, private: bool = False) -> None:
         ) from None
 
 
+def append(path: Path, content: str, *, private: bool = False) -> None:
+    """Add to the end of a file. If that is cut short, a part of ``content`` may be there: whoever reads must
+    be able to tell."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _UNLINKED
+        handle = os.open(path, flags, 0o600 if private else 0o666)
+        with os.fdopen(handle, "ab") as file:
+            file.write(content.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {str(path)!r}: {error.strerror or error}; free the disk or choose another folder."
+        ) from None
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Nobody else holds this file's lock; that of a process that is killed goes with it. What a file of

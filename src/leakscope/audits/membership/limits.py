@@ -31,6 +31,29 @@ def describe_limits(
                 f"regressed together for {most:,} candidates: {listed(names)}. Members may show in them."
             )
 
+    joint = [type(attack).__name__ for attack in attacks if getattr(attack, "together", False)]
+    listed_members, behind = _count_listed(watched, who, trials), _count_behind(watched)
+    if joint and listed_members < behind:
+        yield (
+            f"{' and '.join(joint)} explains a sum by all candidates at once, and was given "
+            f"{listed_members:,} of the {behind:,} records behind a sum. Whoever lists more of them finds "
+            f"more: give more candidates, and raise --trials."
+        )
+
+
+def _count_listed(watched: WatchedFederation, who: Roster, trials: int) -> int:
+    """The members that the game with the most lists at once, as `Membership.deal` draws them."""
+    sizes = [sum(len(part) for part in who.members[whose]) for _, _, whose in watched.channels()]
+    return min(trials // 2, max(sizes))
+
+
+def _count_behind(watched: WatchedFederation) -> int:
+    """The records behind the largest sum that is recorded; 0 where none is seen."""
+    recording = watched.recording
+    if watched.seen == "uploads":
+        return 0
+    return max(sum(recording.samples(r, part) for part in recording.parts_in(r)) for r in recording.rounds)
+
 
 def _count_alone(watched: WatchedFederation) -> Iterator[str]:
     """The clients who uploaded alone, and in how many of their rounds."""

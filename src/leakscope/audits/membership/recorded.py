@@ -40,14 +40,13 @@ from leakscope.core.fingerprints import keyed
 from leakscope.core.nouns import Attack, Knowledge, Transcript
 from leakscope.core.rng import seeded
 from leakscope.core.task import Task
-from leakscope.data.files import sha256
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
 from leakscope.results.kind import Measured, World
 from leakscope.results.number import harmless
 from leakscope.training.recording import Recording
 from leakscope.training.recording.checks import Checked, check_recording
-from leakscope.training.recording.index import INDEX, SUM, listed
+from leakscope.training.recording.index import SUM, digest_index, listed
 
 SCORES = "scores.csv"
 HEADER = ("row", "hash", "client", "attack", "score", "p_value", "discovered")
@@ -125,14 +124,17 @@ class RecordingAudit:
             first = {**recording.global_model(0), **recording.statistics(0)}
         alike = compare_sides(watched, who, first, seed=seed)
         attempts = judge(self.attacks, watched, who, trials=trials, seed=seed, watch=world.watch)
+        listed_too = []
         if self.records and world.keep:
+            listed_too = list(_say_listed(watched, who, trials))
             rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
             text = _table(row for attack in self.attacks for row in _listed(attack, watched, who, rows, seed))
             world.keep(SCORES, text.encode())
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
         found = gather(attempts, watched, who, trials=trials, utility=utility, alike=alike)
         left_out = self._left_out(recording, watched.clients)
-        remarks = (*checked.remarks, *left_out, *describe_limits(self.attacks, watched, who, trials=trials))
+        limits = describe_limits(self.attacks, watched, who, trials=trials)
+        remarks = (*checked.remarks, *left_out, *limits, *listed_too)
         said = {"agreement": checked.agreement, "server": checked.server, "remarks": remarks}
         found = found.model_copy(update=said)
         return Measured(found, describe(data), describe_model(world, model))
@@ -158,7 +160,7 @@ class RecordingAudit:
     def _prepare(self, world: World) -> tuple[WatchedFederation, Roster, Checked]:
         """What is watched, and who is who; everything agrees with the recording."""
         whole = Recording(Path(self.recording))
-        if self.digest and sha256(Path(self.recording) / INDEX) != self.digest:
+        if self.digest and digest_index(Path(self.recording)) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
         rules = dict(rule.split("=", 1) for rule in self.rename)
         chosen = whole.choose(self.rounds, rename=rules, delta=self.differences)
@@ -274,6 +276,18 @@ def _listed(
         for i, key in enumerate(candidates.hashes):
             score, chance = (float(f"{value:.6g}") for value in (scores[i], p[i]))
             yield rows[key], keyed(key), name, brief(attack), score, chance, int(called[i])
+
+
+def _say_listed(watched: WatchedFederation, who: Roster, trials: int) -> Iterator[str]:
+    """That the list is of more records than the figures."""
+    for _, _, whose in watched.channels():
+        members = sum(len(part) for part in who.members[whose])
+        if members > trials // 2 or len(who.others) > trials - trials // 2:
+            yield (
+                f"The list of records ({SCORES}) has every candidate. The figures are of {trials:,} that "
+                f"were drawn (--trials), half of them members at most."
+            )
+            return
 
 
 def _table(rows: Iterator[tuple[Any, ...]]) -> str:

@@ -27,7 +27,7 @@ from leakscope.models import build, parameters
 from leakscope.results.cell import Cell, Table
 from leakscope.results.kind import World
 from leakscope.training.recording import Recording
-from leakscope.training.recording.index import INDEX, Shapes
+from leakscope.training.recording.index import Shapes, digest_index
 
 FILES = (*ENDINGS, ".npz")
 PERCEPTRONS = {"MLP": ("hidden", 1), "SharedEncoder": ("widths", 0)}  # a setting, and layers it leaves out
@@ -79,7 +79,7 @@ def request_recording(
     game: Table = {
         "name": "RecordingAudit",
         "recording": str(recording.resolve()),
-        "digest": sha256(recording / INDEX),
+        "digest": digest_index(recording),
         "attacks": attacks,
         "column": client,
         "seen": seen,

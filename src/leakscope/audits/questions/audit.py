@@ -55,7 +55,8 @@ class QuestionAudit(RecordingAudit):
     *Property*: in which of ``bins`` ranges is the share of the last value of ``secret`` among each client's
     records? The adversary rehearses clients with its own records, by SGD at ``rate`` (None: the recorded one)
     with ``momentum`` on batches of ``batch`` records, and ``reader`` is the attack that reads the first
-    ``replayed`` rounds of each client.
+    ``replayed`` rounds of each client. Of sums it reads the share of each client that is solved for from the
+    first ``solved`` of them and who took part in each.
     """
 
     attacks: tuple[Attack, ...] = (Whitened(by_class=True),)
@@ -70,6 +71,7 @@ class QuestionAudit(RecordingAudit):
     batch: int = 32
     momentum: float = 0.0
     replayed: int = 3
+    solved: int = 40
     reader: Attack = READER
 
     kind = "questions"
@@ -79,7 +81,8 @@ class QuestionAudit(RecordingAudit):
         unknown = [name for name in self.ask if name not in QUESTIONS]
         require(not unknown, "QuestionAudit.ask", f"among {', '.join(QUESTIONS)}", unknown)
         require(0 < self.delta < 1, "QuestionAudit.delta", "between 0 and 1", self.delta)
-        require(self.replayed >= 1, "QuestionAudit.replayed", "at least 1", self.replayed)
+        for name in ("replayed", "solved"):
+            require(getattr(self, name) >= 1, f"QuestionAudit.{name}", "at least 1", getattr(self, name))
         self._training(1.0)
         if self.canary == self.column and self.seen == "uploads":
             raise ArgumentError(
@@ -201,12 +204,13 @@ class QuestionAudit(RecordingAudit):
 
     def _rehearse(self, world: World, watched: WatchedFederation, known: Dataset) -> Rehearsal | None:
         """All that the question of shares needs; None where it is not asked."""
-        if "property" not in self.ask or self.secret is None or self.seen != "uploads" or self.array:
+        if "property" not in self.ask or self.secret is None or self.array:
             return None
         data = world.records
         game, having, sizes = deal_shares(data, known, self.column, watched.clients, self.secret, self.bins)
         local = self._training(find_rate(watched.recording, self.rate))
-        return Rehearsal(watched, game, having, sizes, local, self.rate is None, self.replayed, self.reader)
+        rounds, recorded = (self.replayed, self.reader, self.solved), self.rate is None
+        return Rehearsal(watched, game, having, sizes, local, recorded, *rounds)
 
     def _answer_property(
         self, world: World, watched: WatchedFederation, known: Dataset
@@ -216,7 +220,13 @@ class QuestionAudit(RecordingAudit):
             return "Property was not asked: no secret column was named.", None
         rehearsal = self._rehearse(world, watched, known)
         if rehearsal is None:
-            return "Property was not asked: no upload of a single client is seen.", None
+            return "Property was not asked: what was uploaded beside the parameters is looked at.", None
+        if self.seen != "uploads" and not rehearsal.tells_apart:
+            return (
+                "Property was not asked: everybody is in every sum, or nobody says who is, and sums then "
+                "tell of all clients together.",
+                None,
+            )
         if len(set(rehearsal.places)) < 2:
             return (
                 "Property was not asked: the share lies in the same range at every client here, so that a "

@@ -1,4 +1,8 @@
-"""The index of a recording: its form, checked by hand, and the fingerprints of what it names."""
+"""The index of a recording: its form, checked by hand, and the fingerprints of what it names.
+
+A long recording has a journal beside its index: one line for every file that was written since. Whoever reads
+takes both; a last line without its end was not finished, and is not there.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,8 @@ from leakscope.core import files
 from leakscope.core.errors import DataError
 from leakscope.core.nouns import Params
 
-FORMAT, VERSION, INDEX = "leakscope recording", 1, "recording.json"
+FORMAT, INDEX, JOURNAL = "leakscope recording", "recording.json", "recording.jsonl"
+VERSION, JOURNALLED = 1, 2  # the second is of an index that may have a journal beside it
 DECLARED = ("loss", "preprocessing")  # what a writer may say of how its clients trained
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names of what is no parameter
 SUM = "\0"  # in place of a client's name: no client can be called so
@@ -29,6 +34,7 @@ Shapes = dict[str, tuple[int, ...]]
 def loaded(folder: Path) -> dict[str, Any]:
     """The index of a recording, every field of it checked; no path in it leads out of the folder."""
     file = folder / INDEX
+    lines = _read_journal(folder)  # first: what is folded into the index meanwhile is then in both
     try:
         index = json.loads(files.read(own(file)))
     except (FileNotFoundError, NotADirectoryError):
@@ -37,14 +43,78 @@ def loaded(folder: Path) -> dict[str, Any]:
         raise damaged(file, f"it cannot be read as JSON ({error})") from None
     if not isinstance(index, dict) or index.get("format") != FORMAT:
         raise damaged(file, "it is not the index of a recording")
-    if index.get("version") != VERSION:
+    if index.get("version") not in (VERSION, JOURNALLED):
         raise DataError(
-            f"{str(file)!r} has format version {index.get('version')!r} and this leakscope reads {VERSION}; "
-            f"use the leakscope that wrote it."
+            f"{str(file)!r} has format version {index.get('version')!r} and this leakscope reads {VERSION} "
+            f"and {JOURNALLED}; use the leakscope that wrote it."
         )
     if fault := next(_faults(index), None):
         raise damaged(file, fault)
+    if not lines:
+        return index
+    if index["version"] != JOURNALLED:
+        raise damaged(folder / JOURNAL, f"an index of version {VERSION} has no journal")
+    new: list[str] = []
+    for i, line in enumerate(lines, 1):
+        try:
+            new += enter(index, json.loads(line))
+        except (ValueError, RecursionError):
+            raise damaged(folder / JOURNAL, f"its line {i} is no entry that fits the index") from None
+    index["clients"] = list(dict.fromkeys([*index["clients"], *new]))
+    if fault := next(_faults(index), None):
+        raise damaged(folder / JOURNAL, fault)
     return index
+
+
+def _read_journal(folder: Path) -> list[bytes]:
+    """Its whole lines; none where there is no journal."""
+    file = folder / JOURNAL
+    try:
+        text = files.read(own(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise damaged(file, f"it cannot be read ({error})") from None
+    return text.split(b"\n")[:-1]
+
+
+def enter(index: Mapping[str, Any], line: object) -> list[str]:
+    """Put one file's entry into the index, and name the clients behind it. What is there already stays; a
+    `ValueError` where it is another, or fits nowhere."""
+    names: list[str] = []
+    match line:
+        case {"round": int(r), "global": {**entry}}:
+            held, key = index["rounds"], str(r)
+        case {"round": int(r), "client": str(client), "update": {**entry}}:
+            held, key, names = index["rounds"].get(str(r), {}).get("updates"), client, [client]
+        case {"round": int(r), "sum": {"clients": [*clients], **entry}}:
+            held, key, names = index["rounds"].get(str(r)), "sum", clients
+            entry["clients"] = clients
+        case _:
+            raise ValueError("it is no entry")
+    if not isinstance(held, dict) or not all(map(is_word, names)):
+        raise ValueError("its round is not there, or a client has no name")
+    if _own_facts(held.setdefault(key, entry)) != _own_facts(entry):
+        raise ValueError("it is there already and differs")
+    return names
+
+
+def _own_facts(entry: object) -> object:
+    """Of a round's entry, what is about its global model."""
+    return (
+        {k: v for k, v in entry.items() if k not in ("updates", "sum")} if isinstance(entry, dict) else entry
+    )
+
+
+def count_entries(index: Mapping[str, Any]) -> int:
+    """How many files it names."""
+    return sum(1 + len(entry["updates"]) + ("sum" in entry) for entry in index["rounds"].values())
+
+
+def digest_index(folder: Path) -> str:
+    """The SHA-256 of the index and of the journal, if there is one: that of another state is another."""
+    parts = [files.read(own(folder / name)) for name in (INDEX, JOURNAL) if (folder / name).exists()]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def _faults(index: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Writing a recording: one file at a time, each whole before the index names it."""
+"""Writing a recording: one file at a time, each whole before the index or its journal names it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ from leakscope.training.recording.index import (
     DECLARED,
     FORMAT,
     INDEX,
+    JOURNAL,
+    JOURNALLED,
     STATISTICS,
     SUM,
     VERSION,
     Client,
     Shapes,
+    count_entries,
     digest_of,
+    enter,
     hash_of,
     is_word,
     listed,
@@ -40,6 +44,7 @@ from leakscope.training.recording.index import (
     whole,
 )
 
+SHORT = 100  # files, up to which the index is written whole each time
 Arrays = nn.Module | Mapping[str, Tensor | np.ndarray[Any, Any]]  # a model, or what it holds by name
 
 
@@ -172,21 +177,32 @@ class Recorder:
         """The index, read and checked again only if it is not what was written here last: for each of many
         uploads that would take the longer, the more there are."""
         stamp, index = self._cache.pop("written", (None, {}))
-        if stamp and stamp == _stamp(self.folder / INDEX):
+        if stamp and stamp == _stamp(self.folder):
             return dict(index)
         self._cache.clear()
         return loaded(self.folder)
 
-    def _write_index(self, index: dict[str, Any], r: str = "") -> None:
-        """The whole index in place of the one before; of rounds other than ``r`` the text is known."""
-        texts: dict[str, str] = self._cache.setdefault("texts", {})
-        for key, entry in index["rounds"].items():
-            if key == r or key not in texts:
-                texts[key] = json.dumps(entry)
-        head = json.dumps({key: value for key, value in index.items() if key != "rounds"})
-        rounds = ", ".join(f'"{key}": {texts[key]}' for key in index["rounds"])
-        files.write(self.folder / INDEX, f'{head[:-1]}, "rounds": {{{rounds}}}}}', private=True)
-        self._cache["written"] = _stamp(self.folder / INDEX), index
+    def _write_index(self, index: dict[str, Any]) -> None:
+        """The whole index in place of the one before. A journal goes after it: until then it says again what
+        the index says."""
+        entries = count_entries(index)
+        index["version"] = VERSION if entries < SHORT else JOURNALLED
+        files.write(self.folder / INDEX, json.dumps(index), private=True)
+        (self.folder / JOURNAL).unlink(missing_ok=True)
+        self._cache.update({"written": (_stamp(self.folder), index), "entries": entries, "lines": 0})
+
+    def _write_entry(self, index: dict[str, Any], line: dict[str, Any], declared: bool) -> None:
+        """One line of the journal, or the whole index: where it is short, was written by another, has new
+        arrays, or the journal has grown as long. So the work for an entry does not grow with their number."""
+        known = self._cache.setdefault("names", {*index["clients"]})
+        index["clients"] += (new := [name for name in enter(index, line) if name not in known])
+        known |= {*new}
+        lines, entries = self._cache.get("lines"), self._cache.get("entries", 0)
+        if declared or lines is None or entries < SHORT or lines >= entries:
+            self._write_index(index)
+        else:
+            files.append(self.folder / JOURNAL, json.dumps(line) + "\n", private=True)
+            self._cache.update({"written": (_stamp(self.folder), index), "lines": lines + 1})
 
     def _append(
         self, r: int, client: str | None, params: Arrays, facts: dict[str, Any], further: Mapping[str, Arrays]
@@ -214,20 +230,23 @@ class Recorder:
                     f"{whose}: layer {listed(map(repr, missing))} is absent in what was given; the first "
                     f"global model must be whole."
                 )
+            arrays = json.dumps(index["model"].get("further"))
             tensors |= _declare(index, beside, whose)
             digests = " ".join(digest_of(name, tensor) for name, tensor in tensors.items())
             entry = {"file": file, "digest": sha256(digests), **facts}
-            if key in held and {**held[key], "updates": {}} != {**entry, "updates": {}}:
-                raise DataError(
-                    f"{str(self.folder / file)!r} is recorded already and differs; a recording is only ever "
-                    f"added to: give another round, or another folder."
-                )
-            if key not in held:
-                held[key] = entry
-                new = facts.get("clients", [] if client is None else [client])
-                index["clients"] = list(dict.fromkeys([*index["clients"], *new]))
-                files.write(self.folder / file, save(tensors, metadata={"sha256": digests}), private=True)
-                self._write_index(index, str(r))
+            kind = {None: {"global": entry}, SUM: {"sum": entry}}
+            line = {"round": r, **kind.get(client, {"client": client, "update": entry})}
+            if key in held:
+                try:
+                    enter(index, line)
+                except ValueError:
+                    raise DataError(
+                        f"{str(self.folder / file)!r} is recorded already and differs; a recording is only "
+                        f"ever added to: give another round, or another folder."
+                    ) from None
+                return
+            files.write(self.folder / file, save(tensors, metadata={"sha256": digests}), private=True)
+            self._write_entry(index, line, arrays != json.dumps(index["model"].get("further")))
 
     def _fitted(self, params: Arrays, whose: str) -> dict[str, Tensor]:
         """The layers and buffers that are given, in model order and on the CPU, if each is of the model's."""
@@ -299,13 +318,17 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """What is another after every writing, as each puts a new file in place of the old."""
-    try:
-        found = file.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _stamp(folder: Path) -> list[tuple[int, int, int] | None]:
+    """What is another after every writing, of the index and of its journal."""
+
+    def look(file: Path) -> tuple[int, int, int] | None:
+        try:
+            found = file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    return [look(folder / name) for name in (INDEX, JOURNAL)]
 
 
 def _facts(samples: int, rate: float | None, steps: int | None) -> dict[str, Any]:
