@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,7 +31,7 @@ pytest.importorskip("flwr", reason='Flower is not installed; run: pip install "l
 from flwr.serverapp.strategy import FedAvg
 from test_flower import Wire, _task, await_port, free_ports, process  # noqa: F401  a fixture
 
-import leakscope
+from leakscope import audit_recording
 from leakscope.integrations.flower_guard import KEPT, guard_client, train_guard
 from leakscope.results import store
 
@@ -215,7 +217,7 @@ def test_uploads_of_an_encoder_are_attacked_without_its_loss(tmp_path):
     candidates = write_candidates(tmp_path, records, data.take(torch.arange(100, 1_200)))
     asked = {"client": "client", "label": "y", "jobs": 1, "quiet": True}
     model = "SharedEncoder"
-    run = functools.partial(leakscope.audit_recording, tmp_path / "run", candidates, **asked)
+    run = functools.partial(audit_recording, tmp_path / "run", candidates, **asked)
     report = run(model=model, output=tmp_path / "audit")
     (result,) = store.results(tmp_path / "audit")
     assert [one.name for one in result.found.attacks] == ["WhitenedSpan"]
@@ -223,7 +225,11 @@ def test_uploads_of_an_encoder_are_attacked_without_its_loss(tmp_path):
     assert result.found.attacks[0].scores.auroc.low > 0.5
     assert report is not None
     # What needs a loss is refused: it would find nothing, and that would say nothing.
-    refuses(DataError, "declares the loss 'TAPPFL', and Whitened", lambda: run(model=model, ask=["source"]))
+    refuses(
+        DataError,
+        "declares the loss 'TAPPFL', and attacks on recordings",
+        lambda: run(model=model, ask=["source"]),
+    )
 
 
 def example(name: str):
@@ -277,3 +283,23 @@ def test_real_processes_make_the_encoder_of_one_process_bit_for_bit(deployed):
     same(recording.global_model(recording.rounds[-1]), dict(state))
     assert recording.clients == ("device-0", "device-1")
     assert {name.split(".")[0] for name in recording.layers} == {"0", "2"}  # the encoder's, and no other's
+
+
+@pytest.mark.slow
+def test_what_was_recorded_is_audited_as_the_readme_says(deployed, leakscope, tmp_path):
+    page = (EXAMPLE / "README.md").read_text(encoding="utf-8")
+    python, shell = re.findall(r"```(?:python|bash)\n([^`]*candidates\.npz[^`]*)```", page)
+    folders = {"/tmp/leakscope-guard/encoder": deployed / "encoder"}
+    folders |= {"/tmp/leakscope-guard/recording": deployed / "recording", "/tmp/leakscope-guard": tmp_path}
+    for written, there in folders.items():
+        python, shell = (text.replace(written, str(there)) for text in (python, shell))
+    example("task")
+    exec(python, {})
+    name, *arguments = shlex.split(shell.replace("\\\n", " "))
+    assert name == "leakscope"
+    shown = leakscope(*arguments, "--jobs", "1")
+    assert shown.code == 0, shown.err
+    (result,) = store.results(tmp_path / "audit")
+    assert set(result.found.watched) == {"device-0", "device-1"}
+    assert result.found.attacks[0].name == "WhitenedSpan"
+    assert result.found.attacks[0].scores.auroc.low > 0.6

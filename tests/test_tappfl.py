@@ -14,7 +14,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.guards.networks import Committee
-from leakscope.guards.tappfl import TAPPFL, weighted_mean
+from leakscope.guards.tappfl import TAPPFL, Federation, weighted_mean
 from leakscope.models.encoders import TableEncoder
 
 SMALL = TAPPFL(
@@ -84,6 +84,32 @@ def test_a_defense_without_strength_changes_nothing_and_what_withholds_updates_l
     more = weights(replace(SMALL, rounds=3, defense=Withhold())(table(), seeded(0)))
     assert torch.equal(kept, more)
     assert not torch.equal(kept, plain)
+
+
+@pytest.mark.parametrize("pretrain", ["jsd", "none"])
+def test_whatever_leaves_the_devices_is_all_that_is_learned_from_records(pretrain):
+    """Where no update leaves a device, two federations of different records end with one encoder: nothing is
+    trained on records of several devices, before the first round either."""
+    plan = replace(SMALL, defense=Withhold(), pretrain=pretrain)
+    other = replace(table(), x=table().x.flip(0) * 3 + 1)
+    assert torch.equal(weights(plan(table(), seeded(0))), weights(plan(other, seeded(0))))
+    freely = replace(plan, defense=None)
+    assert not torch.equal(weights(freely(table(), seeded(0))), weights(freely(other, seeded(0))))
+
+
+def test_a_device_goes_on_from_what_it_kept_as_if_it_had_never_stopped():
+    federation = Federation.of(SMALL, [table(40), table(30)], 0)
+    whole, first = (federation.device(0, federation.parts[0]) for _ in range(2))
+    state = federation.start()
+    for r in range(2):
+        expected = whole.train(state, guarded=r > 0)
+        sent = first.train(state, guarded=r > 0)
+        kept = {name: tensor.clone() for name, tensor in first.kept.items()}
+        first = federation.device(0, federation.parts[0], seed=99)  # another start, which is forgotten
+        first.restore(kept)
+        for name, tensor in expected.items():
+            assert torch.equal(tensor, sent[name])
+        state = expected
 
 
 def test_noise_on_uploads_has_its_deviation_over_the_root_of_the_devices():

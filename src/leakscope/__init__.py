@@ -356,6 +356,7 @@ _MOVED = {  # modules under the names that they had at first
     "leakscope.epsilon": "leakscope.measures.epsilon",
     "leakscope.errors": "leakscope.core.errors",
     "leakscope.flower": "leakscope.integrations.flower",
+    "leakscope.flower_guard": "leakscope.integrations.flower_guard",
     "leakscope.guarding": "leakscope.audits.guards",
     "leakscope.published": "leakscope.run.published",
     "leakscope.recording": "leakscope.training.recording",

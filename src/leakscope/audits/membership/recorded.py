@@ -187,8 +187,8 @@ class RecordingAudit:
         needing = [type(one).__name__ for one in self.attacks if not getattr(one, "loss_free", False)]
         if needing and loss not in (None, *task.losses):
             raise DataError(
-                f"{self.recording!r} declares the loss {loss!r}, and {', '.join(needing)} would take "
-                f"gradients of {task.losses[0]}; record with that loss, play attacks that need none "
+                f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
+                f"{task.losses[0]} ({', '.join(needing)}); record with that loss, play one that needs none "
                 f"(WhitenedSpan), or audit the training as a game with its own."
             )
         if (prepared or "") != self.preprocessing:
