@@ -41,8 +41,8 @@ def told(n: int = 4_000) -> tuple[torch.Tensor, torch.Tensor, Encoder, Encoder]:
     rng = seeded(0, "told")
     codes = (torch.rand(n, generator=rng) < 0.5).long()
     x = torch.randn(n, 4, generator=rng)
-    x[:, 0] = codes.float() / 2
-    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    x[:, 0] = codes.float() / 2 + x[:, 0] / 50
+    one, other = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     with torch.no_grad():
         one.weight.copy_(torch.eye(4))
         other.weight.copy_(-torch.eye(4))
@@ -58,7 +58,7 @@ def test_two_encoders_under_one_key_share_no_noise():
     draws = one.draws(x, KEY), other.draws(x, KEY)
     assert abs(float((draws[0] * draws[1]).mean())) < 0.03
     clean = separates(one.clean(x) - other.clean(x), codes)
-    assert clean == 1  # what a difference without noise tells
+    assert clean > 0.999  # what a difference without noise tells
     assert separates(first - second, codes) < 0.6
 
 
@@ -129,6 +129,14 @@ def test_releases_stand_on_a_grid_so_that_their_last_bits_reject_no_candidate():
     assert len(coarse.unique()) < 30
     fine = replace(ENCODER, output_step=0.0)(X, key=KEY)
     assert len(fine.unique()) > 0.99 * fine.numel()
+
+
+def test_a_release_does_not_hang_on_the_records_beside_it():
+    """Otherwise the ledger would see a new release where a sum's last bit was rounded the other way."""
+    fine = replace(ENCODER, output_step=1e-5)
+    together = fine(X, key=KEY)
+    for size in (1, 7, 64):
+        assert torch.equal(torch.cat([fine(part, key=KEY) for part in X.split(size)]), together)
 
 
 def test_numbers_of_few_digits_are_far_from_the_borders_of_their_cells():
