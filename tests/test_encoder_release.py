@@ -16,7 +16,7 @@ from leakscope import Column, Dataset, Inf2Guard, Perturbation, load_encoder, se
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.keys import Key, rehearsed_key
-from leakscope.guards.ledger import Ledger
+from leakscope.guards.ledger import ReleaseLedger
 from leakscope.guards.preparation import Preparation, cells
 from leakscope.guards.releasing import (
     ChangedRecord,
@@ -41,8 +41,8 @@ def told(n: int = 4_000) -> tuple[torch.Tensor, torch.Tensor, Encoder, Encoder]:
     rng = seeded(0, "told")
     codes = (torch.rand(n, generator=rng) < 0.5).long()
     x = torch.randn(n, 4, generator=rng)
-    x[:, 0] = codes.float() / 2
-    one, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    x[:, 0] = codes.float() / 2 + x[:, 0] / 50
+    one, other = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
     with torch.no_grad():
         one.weight.copy_(torch.eye(4))
         other.weight.copy_(-torch.eye(4))
@@ -58,7 +58,7 @@ def test_two_encoders_under_one_key_share_no_noise():
     draws = one.draws(x, KEY), other.draws(x, KEY)
     assert abs(float((draws[0] * draws[1]).mean())) < 0.03
     clean = separates(one.clean(x) - other.clean(x), codes)
-    assert clean == 1  # what a difference without noise tells
+    assert clean > 0.999  # what a difference without noise tells
     assert separates(first - second, codes) < 0.6
 
 
@@ -129,6 +129,14 @@ def test_releases_stand_on_a_grid_so_that_their_last_bits_reject_no_candidate():
     assert len(coarse.unique()) < 30
     fine = replace(ENCODER, output_step=0.0)(X, key=KEY)
     assert len(fine.unique()) > 0.99 * fine.numel()
+
+
+def test_a_release_does_not_hang_on_the_records_beside_it():
+    """Otherwise the ledger would see a new release where a sum's last bit was rounded the other way."""
+    fine = replace(ENCODER, output_step=1e-5)
+    together = fine(X, key=KEY)
+    for size in (1, 7, 64):
+        assert torch.equal(torch.cat([fine(part, key=KEY) for part in X.split(size)]), together)
 
 
 def test_numbers_of_few_digits_are_far_from_the_borders_of_their_cells():
@@ -266,7 +274,7 @@ def test_what_is_derived_from_a_key_depends_on_where_its_parts_end():
 # The ledger
 
 
-def release(ledger: Ledger, encoder: Encoder, frame, key: Key = KEY, **people):
+def release(ledger: ReleaseLedger, encoder: Encoder, frame, key: Key = KEY, **people):
     ids = [f"person {i}".encode() for i in frame["patient"]]
     r = encoder(frame, key=key, people=list(frame["patient"]))
     with ledger.open(key, **{"named": True, **people}) as entry:
@@ -275,7 +283,7 @@ def release(ledger: Ledger, encoder: Encoder, frame, key: Key = KEY, **people):
 
 
 def test_a_ledger_counts_different_releases_of_a_person_and_refuses_more(tmp_path):
-    ledger, few = Ledger(tmp_path / "ledger"), FRAME.head(20)
+    ledger, few = ReleaseLedger(tmp_path / "ledger"), FRAME.head(20)
     assert release(ledger, ENCODER, few).new == 20
     assert ledger.path.stat().st_mode & 0o777 == 0o600
     assert release(ledger, ENCODER, few).new == 0  # the same release again
@@ -290,12 +298,14 @@ def test_a_ledger_counts_different_releases_of_a_person_and_refuses_more(tmp_pat
     assert release(replace(ledger, most=2), other, few).new == 20
     warned = release(replace(ledger, most=2, beyond="warn"), ENCODER, older)
     assert (warned.new, warned.beyond) == (3, 3)
-    refuses(ArgumentError, "most must be at least 1", Ledger, tmp_path / "l", most=0)
-    refuses(ArgumentError, "beyond must be one of refuse, warn", Ledger, tmp_path / "l", beyond="ignore")
+    refuses(ArgumentError, "most must be at least 1", ReleaseLedger, tmp_path / "l", most=0)
+    refuses(
+        ArgumentError, "beyond must be one of refuse, warn", ReleaseLedger, tmp_path / "l", beyond="ignore"
+    )
 
 
 def test_a_ledger_belongs_to_one_key_and_to_people_known_in_one_way(tmp_path):
-    ledger, few = Ledger(tmp_path / "ledger"), FRAME.head(5)
+    ledger, few = ReleaseLedger(tmp_path / "ledger"), FRAME.head(5)
     release(ledger, ENCODER, few)
     refuses(ArgumentError, "belongs to another key", release, ledger, ENCODER, few, rehearsed_key(1))
     refuses(
@@ -304,7 +314,7 @@ def test_a_ledger_belongs_to_one_key_and_to_people_known_in_one_way(tmp_path):
 
 
 def test_a_ledger_tells_nothing_of_a_record(tmp_path):
-    ledger, few = Ledger(tmp_path / "ledger"), FRAME.head(50)
+    ledger, few = ReleaseLedger(tmp_path / "ledger"), FRAME.head(50)
     release(ledger, ENCODER, few)
     content = ledger.path.read_bytes()
     for text in (*few["patient"], *few["diagnosis"], ENCODER.fingerprint, "person", "sepsis"):
@@ -317,10 +327,10 @@ def test_what_is_no_ledger_is_refused_and_stays_as_it_is(tmp_path):
     path = tmp_path / "ledger"
     path.write_bytes(b"a diary, and no database at all" * 100)
     before = path.read_bytes()
-    refuses(DataError, "is no ledger that can be used", release, Ledger(path), ENCODER, FRAME.head(2))
+    refuses(DataError, "is no ledger that can be used", release, ReleaseLedger(path), ENCODER, FRAME.head(2))
     assert path.read_bytes() == before
-    nowhere = Ledger(tmp_path / "no" / "ledger")
+    nowhere = ReleaseLedger(tmp_path / "no" / "ledger")
     refuses(DataError, "cannot be opened", release, nowhere, ENCODER, FRAME.head(2))
-    with pytest.raises(ZeroDivisionError), Ledger(tmp_path / "new").open(KEY, named=True):
+    with pytest.raises(ZeroDivisionError), ReleaseLedger(tmp_path / "new").open(KEY, named=True):
         raise ZeroDivisionError
     assert not (tmp_path / "new").exists()

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
     from leakscope.guards.exporting import export
     from leakscope.guards.inf2guard import Guards, Inf2Guard
     from leakscope.guards.keys import Key
-    from leakscope.guards.ledger import Ledger
+    from leakscope.guards.ledger import ReleaseLedger
     from leakscope.guards.membership_baselines import AdvReg, NeuGuard
     from leakscope.guards.neighbours import NearestNeighbours
     from leakscope.guards.noise import Perturbation
@@ -227,7 +227,6 @@ __all__ = [
     "LaplaceNoise",
     "LayerAudit",
     "LeNet",
-    "Ledger",
     "LiRA",
     "LikelihoodRatio",
     "Linear",
@@ -266,6 +265,7 @@ __all__ = [
     "RecordingAudit",
     "RecordsAudit",
     "Release",
+    "ReleaseLedger",
     "RepresentationChannel",
     "ResNet18",
     "RowSpace",

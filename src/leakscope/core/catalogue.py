@@ -192,7 +192,7 @@ Encoder         noun      guards.encoder             From records to the represe
 Guarded         noun      guards.encoder             An encoder, the privacy network that it was trained with (the stale attacker), and what was seen on the way.
 GuardedEncoder  noun      guards.transformer         A guard as a transformer of scikit-learn: fit on records and labels, transform to representations.
 Key             noun      guards.keys                A secret of at least 128 bits: whoever has it can take a release's noise off again.
-Ledger          noun      guards.ledger              Count what was released of whom, and refuse, or warn, ``beyond`` so many different releases a person.
+ReleaseLedger   noun      guards.ledger              Count what was released of whom, and refuse, or warn, ``beyond`` so many different releases a person.
 Perturbation    noun      guards.noise               What is added to a representation before it leaves.
 Distance        noun      measures.subspace          How far apart a layer's mean gradients span, and how far by chance.
 TwoSample       noun      measures.subspace          How much more two groups' features differ than random groups' do.

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pandas as pd
 import torch
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from leakscope.core import files
@@ -33,10 +35,10 @@ INPUT_STEP = 2.0**-6  # of records in their deviations, where no preparation has
 OUTPUT_STEP = 1 / 32  # of the noise's scale
 
 
-def represented(network: nn.Module, x: Tensor, *, normed: bool) -> Tensor:
+def represented(network: Callable[[Tensor], Tensor], x: Tensor, *, normed: bool) -> Tensor:
     """Representations without noise; ``normed``: of mean 0 and variance 1 in each record, so that an encoder
     cannot outgrow its noise."""
-    r: Tensor = network(x)
+    r = network(x)
     return F.layer_norm(r, r.shape[1:]) if normed else r
 
 
@@ -143,13 +145,13 @@ class Encoder(nn.Module):
         people: Sequence[bytes] | None,
         first: int,
     ) -> Tensor:
-        r = self.clean(x)
+        r = self._exact(x)
         if self.perturbation.silent:
-            return r
+            return r.to(x.dtype)
         if rng is not None:
-            return self._noised(r, self.perturbation.draws(r, rng))
+            return self._noised(r, self.perturbation.draws(r, rng)).to(x.dtype)
         own = None if people is None else people[first : first + len(x)]
-        return self._noised(r, self._frozen(x, r.shape[1:], key, own))
+        return self._noised(r, self._frozen(x, r.shape[1:], key, own)).to(x.dtype)
 
     def draws(
         self, records: Tensor | pd.DataFrame, key: Key, people: Sequence[object] | None = None
@@ -177,18 +179,25 @@ class Encoder(nn.Module):
 
     def clean(self, x: Tensor) -> Tensor:
         """Representations without noise, of records before they are scaled. They are not for release."""
-        if self.preparation is not None:
-            x = scaled(x, *(self.get_buffer(name) for name in ("shift", "scale", "step")))
-        return represented(self.network, x, normed=self.normed)
+        return self._exact(x).to(x.dtype)
+
+    def _exact(self, x: Tensor) -> Tensor:
+        """The same; of prepared records in float64, so that a record's release never hangs on the records
+        beside it: float32 sums differ with the size of a batch, and rounding can make a step of that."""
+        if self.preparation is None:
+            return represented(self.network, x, normed=self.normed)
+        inputs = scaled(x.double(), *(self.get_buffer(name) for name in ("shift", "scale", "step")))
+        exact = {n: t.double() if t.is_floating_point() else t for n, t in self.network.state_dict().items()}
+        return represented(partial(functional_call, self.network, exact), inputs, normed=self.normed)
 
     def _released(self, x: Tensor, draws: Tensor) -> Tensor:
-        r = self.clean(x)
-        return r if self.perturbation.silent else self._noised(r, draws)
+        r = self._exact(x)
+        return (r if self.perturbation.silent else self._noised(r, draws)).to(x.dtype)
 
     def _noised(self, r: Tensor, draws: Tensor) -> Tensor:
         noisy = r.double() + self.perturbation.delta(draws.double())
         step = self.output_step * self.perturbation.scale
-        return ((noisy / step).round() * step if step else noisy).to(r.dtype)
+        return (noisy / step).round() * step if step else noisy
 
     @torch.no_grad()
     def logits(

@@ -32,7 +32,7 @@ TABLES = (
 
 
 @dataclass
-class Entry:
+class LedgerEntry:
     """What one call adds to a ledger: all of it, or nothing."""
 
     book: sqlite3.Connection = field(repr=False)
@@ -56,7 +56,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ReleaseLedger:
     """Count what was released of whom, and refuse, or warn, ``beyond`` so many different releases a person.
 
     A ledger belongs to one key, since releases under two can be averaged, and to people who are known by
@@ -71,7 +71,7 @@ class Ledger:
         check(self, most=at_least(1), beyond=one_of("refuse", "warn"))
 
     @contextmanager
-    def open(self, key: Key, *, named: bool) -> Iterator[Entry]:
+    def open(self, key: Key, *, named: bool) -> Iterator[LedgerEntry]:
         """An entry that is kept when the block ends, unless it ends by an error or goes beyond. ``named``:
         people are known by ids."""
         new = not self.path.exists()
@@ -84,7 +84,7 @@ class Ledger:
             ) from None
         kept = False
         try:
-            entry = Entry(book, key, self.most)
+            entry = LedgerEntry(book, key, self.most)
             book.execute("BEGIN IMMEDIATE")
             self._check(book, key, named=named)
             yield entry

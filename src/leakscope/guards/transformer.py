@@ -21,7 +21,7 @@ from leakscope.data.tabular import from_csv
 from leakscope.guards.encoder import name_people
 from leakscope.guards.inf2guard import Inf2Guard
 from leakscope.guards.keys import Key
-from leakscope.guards.ledger import Ledger
+from leakscope.guards.ledger import ReleaseLedger
 from leakscope.guards.preparation import Preparation
 from leakscope.models.encoders import TableEncoder
 
@@ -109,7 +109,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         r = encoder(x, key=key, people=people)
         if self.ledger is not None and key is not None:
             who = encoder.name_records(x) if people is None else name_people(people)
-            with Ledger(Path(self.ledger), self.most).open(key, named=people is not None) as entry:
+            with ReleaseLedger(Path(self.ledger), self.most).open(key, named=people is not None) as entry:
                 entry.add(encoder.fingerprint, who, r)
         out: np.ndarray = r.numpy()
         return out

@@ -19,7 +19,7 @@ from leakscope.data.reading import ENDINGS
 from leakscope.data.tabular import Rows, read_as
 from leakscope.guards.encoder import BLOCK, Encoder, name_people
 from leakscope.guards.keys import Key
-from leakscope.guards.ledger import Beyond, Entry, Ledger
+from leakscope.guards.ledger import Beyond, LedgerEntry, ReleaseLedger
 from leakscope.guards.saved import load_encoder
 
 
@@ -67,9 +67,11 @@ def encode(
     if labels and label is None and Path(data).suffix.lower() in ENDINGS:
         raise ArgumentError(f"--labels needs the --label of {data}; say which column it is.")
     kept = [name for name in (person, label if labels else None) if name is not None]
-    book: AbstractContextManager[Entry | None] = nullcontext()
+    book: AbstractContextManager[LedgerEntry | None] = nullcontext()
     if held is not None:
-        book = Ledger(Path(ledger or f"{key}.ledger"), most, beyond).open(held, named=person is not None)
+        book = ReleaseLedger(Path(ledger or f"{key}.ledger"), most, beyond).open(
+            held, named=person is not None
+        )
     count, unseen = 0, Counter[str]()
     with open_output(Path(output), append=append) as out, book as entry:
         for rows in _read(str(data), saved, kept, label=label, secret=secret, labels=labels):
