@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from leakscope.attacks.members import plainly
-from leakscope.attacks.representations import Network
 from leakscope.audits.guards.evaluation import evaluated
 from leakscope.audits.guards.found import (
     Cloud,
@@ -22,9 +20,15 @@ from leakscope.audits.guards.found import (
     Judged,
     Seconds,
     SecretMap,
-    Theorem,
 )
-from leakscope.audits.guards.trial import Trial
+from leakscope.audits.guards.promises import (
+    bound_accuracy,
+    bound_reconstruction,
+    least_task_error,
+    state_local_privacy,
+)
+from leakscope.audits.guards.task import with_any_head
+from leakscope.audits.guards.trial import Trial, balanced_accuracy
 from leakscope.core.columns import FEW
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, require
@@ -40,8 +44,6 @@ from leakscope.guards.inf2guard import check_column
 from leakscope.guards.preparation import GRID, Preparation
 from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
-from leakscope.measures.success import success_rate
-from leakscope.measures.theorems import conditional_entropy, inference_accuracy
 from leakscope.results.cell import Table
 from leakscope.results.scores import RebuiltPicture
 
@@ -224,7 +226,14 @@ class GuardAudit:
         drawn: list[RebuiltPicture],
         second: Encoder | None,
     ) -> Judged:
+        strongest: list[
+            Transcript
+        ] = []  # in one draw, by balanced accuracy: which attack is not to be chosen
+
         def watch(attack: Attack, transcript: Transcript) -> None:
+            if trial.secret == "attribute":
+                strongest.append(transcript)
+                strongest.sort(key=lambda one: -balanced_accuracy(one).value)
             if transcript.secrets.dim() == 5 and not drawn:  # images, of the first attack only
                 some = range(min(self.shown, len(transcript.secrets)))
                 drawn.extend(RebuiltPicture(**pair(transcript, i)) for i in some)
@@ -243,8 +252,14 @@ class GuardAudit:
             near=self.near if self.rows else 0,
             second=second,
         )
+        encoder, like = guarded.encoder, trial.test.x[:1]
+        accuracy = found.utility.task.main
+        errors = (least_task_error(one, trial, accuracy) for one in strongest)
         more = {
-            "theorem": _apply_theorem(guarded.encoder, trial),
+            "theorem": bound_accuracy(encoder, trial),
+            "least_error": next(errors, None),
+            "risk": bound_reconstruction(encoder, trial),
+            "local": state_local_privacy(encoder, like),
             "information": self._estimate_information(guarded.encoder, trial),
             "map": self._map(guarded.encoder, trial),
         }
@@ -263,14 +278,15 @@ class GuardAudit:
         }
 
     def _map(self, encoder: Encoder, trial: Trial) -> SecretMap | None:
-        """Two or three dimensions of the representations, by t-SNE, of the guard and of plain training; none
-        where there is no secret to mark, or no head by which plain training is possible."""
-        if not self.mapped or trial.column is None or encoder.head is None:
+        """Two or three dimensions of the representations, by t-SNE, of the guard and of plain training for
+        the task, whatever the guard keeps; none where there is no secret to mark."""
+        if not self.mapped or trial.column is None:
             return None
         rng = seeded(trial.seed, "map")
         rows = torch.randperm(len(trial.test), generator=rng)[: self.mapped]
         x, codes = trial.test.x[rows], tuple(trial.test.secret(trial.column)[rows].tolist())
-        plain = replace(plainly(encoder, trial.train, rng, epochs=self.epochs), about={})
+        tasked = with_any_head(encoder, trial.train)
+        plain = replace(plainly(tasked, trial.train, rng, epochs=self.epochs), about={})
 
         def flatten(one: Encoder) -> Cloud:
             r = one(x, key=trial.seed + 1).flatten(1).numpy()
@@ -281,11 +297,11 @@ class GuardAudit:
         return SecretMap(before=flatten(plain), after=flatten(encoder))
 
     def _plain(self, guarded: Guarded, train: Dataset, seed: int) -> float | None:
-        """Seconds of plain training of the same networks for as many epochs, where the guard has a head."""
-        if guarded.encoder.head is None or not guarded.history:
+        """Seconds of plain training of the same encoder, with a head, for as many epochs."""
+        if not guarded.history:
             return None
-        begun = time.perf_counter()
-        plainly(guarded.encoder, train, seeded(seed, "plain"), epochs=len(guarded.history))
+        tasked, begun = with_any_head(guarded.encoder, train), time.perf_counter()
+        plainly(tasked, train, seeded(seed, "plain"), epochs=len(guarded.history))
         return round(time.perf_counter() - begun, 2)
 
 
@@ -299,14 +315,3 @@ def list_secrets(game: Table) -> list[tuple[str, str | None]]:
     except LeakscopeError:
         return []
     return [(one.secret, one.column) for one in hidden]
-
-
-def _apply_theorem(encoder: Encoder, trial: Trial) -> Theorem | None:
-    """Theorem 1 of paper 003 (2 of 004) with H(u | r) as a fresh network leaves it, beside that network."""
-    if trial.secret not in ("attribute", "property"):
-        return None
-    transcript: Transcript = trial.play(encoder, Network())
-    entropy = conditional_entropy(transcript.guesses, transcript.secrets)
-    m = len(transcript.prior)  # a network that finds nothing has a little more loss than guessing
-    bound = inference_accuracy(min(entropy.value, math.log(m)), values=m)
-    return Theorem(entropy=entropy, bound=float(bound), measured=success_rate(transcript))

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import torch
+from torch import Tensor
 
 from leakscope.audits.guards.evaluation import choose_attacks, try_attacks
 from leakscope.audits.guards.found import Tuning
-from leakscope.audits.guards.task import measure_task, with_head
+from leakscope.audits.guards.task import measure_task, with_head, worth_each
 from leakscope.audits.guards.trial import Trial
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import require
@@ -18,6 +19,7 @@ from leakscope.core.nouns import Attack, Estimate
 from leakscope.core.rng import integer, seeded
 from leakscope.games import Membership
 from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.guards.estimators import mean_of
 from leakscope.guards.hidden import Guard, Hidden, Strength, hidden_by, strength_of
 from leakscope.guards.trainer import Progress
 from leakscope.results.scores import Scores
@@ -41,11 +43,14 @@ def tuned(
     A ``target`` that is a guard is trained and measured alike.
     ``values`` go from the weakest to the strongest; they are halved, not all tried, so both numbers should
     fall along them. ``to`` "privacy": what the strongest attack finds, as `strength` has it; "utility": the
-    accuracy of a fresh head. Everything is measured on a half of the public records, and for membership on
-    members the adversary is told: none of what the final number comes from.
+    accuracy of a fresh head, where the target is a guard on the same records for both (`compare_utility`).
+    Everything else is measured on a half of the public records, and for membership on members the adversary
+    is told: none of what the final number comes from.
     """
     require(to in ("privacy", "utility"), "tuned.to", "privacy or utility", to)
     require(len(values) >= 1, "tuned.values", "at least one strength", values)
+    if to == "utility" and callable(target):
+        return compare_utility(make, values, trial, like=target, seed=seed, others=others)
     rehearsed = rehearsal(trial, seed)
 
     def measured(guard: Guard) -> Estimate:
@@ -68,14 +73,68 @@ def tuned(
     )
 
 
+def compare_utility(
+    make: Callable[[float], Guard],
+    values: Sequence[float],
+    trial: Trial,
+    *,
+    like: Guard,
+    seed: int = 0,
+    others: Dataset | None = None,
+    folds: int = 2,
+) -> tuple[Guard, Tuning]:
+    """The guard ``make(value)`` that is as useful as another, by what both are worth on the same records.
+
+    The guard's own records are cut into ``folds``; each guard is trained on all but one of them, and its
+    fresh head judged on that one. The difference of two guards is taken record by record, so that what makes
+    a record hard for both does not count as chance."""
+    data = trial.train
+
+    def worth(guard: Guard) -> Tensor:
+        found = torch.empty(len(data), dtype=torch.double)
+        order = torch.randperm(len(data), generator=seeded(seed, "folds"))
+        for i, held in enumerate(order.chunk(folds)):
+            fit = data.take(order[~torch.isin(order, held)])
+            encoder = guard(fit, seeded(seed, "tuned", i), others=others).encoder
+            found[held] = worth_each(encoder, replace(trial, train=fit, test=data.take(held)))
+        return found
+
+    goal = worth(like)
+    each = {}
+
+    def difference(value: float) -> Estimate:
+        each[value] = worth(make(value))
+        return _mean("difference of utility", each[value] - goal)
+
+    tried = halved(difference, values, 0.0)
+    best = min(tried, key=lambda value: abs(tried[value].value))
+    ways = sorted(tried, key=list(values).index)
+    apart = tried[best]
+    return make(best), Tuning(
+        to="utility",
+        target=float(goal.mean()),
+        value=best,
+        measured=_mean("utility", each[best]),
+        reached=apart.low <= 0 <= apart.high,
+        tried={str(value): float(each[value].mean()) for value in ways},
+        difference=apart,
+        alike=tuple(str(v) for v in ways if v != best and tried[v].low <= 0 <= tried[v].high),
+    )
+
+
+def _mean(name: str, values: Tensor, level: float = 0.95) -> Estimate:
+    return replace(mean_of(values, level=level, method="cross-fitted, record by record"), name=name)
+
+
 @dataclass(frozen=True)
 class Tuned:
     """A guard at the strength at which it is as useful, or as private, as another one: a fair comparison.
 
     ``guard`` is given the strength, of those in ``values`` (its usual ones if there are none), at which its
-    utility, or the attack on it, is nearest to that of ``like``, ``to`` either. All are measured on a third
-    of the guard's own records, on which no number is reported, after training on the others. The guard at
-    that strength is then trained on all. An epsilon of its own would not count the search, so none is said.
+    utility, or the attack on it, is nearest to that of ``like``, ``to`` either. Utilities are compared record
+    by record, across folds of the guard's own records (`compare_utility`); attacks are measured on a third of
+    them, after training on the others. On none of these is a number reported. The guard at that strength is
+    then trained on all. An epsilon of its own would not count the search, so none is said.
     """
 
     guard: Guard
@@ -129,7 +188,9 @@ class Tuned:
         order = torch.randperm(len(data), generator=rng)
         fit, held = (data.take(rows) for rows in order.tensor_split([2 * len(data) // 3]))
         (hidden,) = self.hides()
-        trial = Trial.about(hidden, fit, held, held, trials=1_000, rehearsals=2_000)
+        trial = Trial.about(
+            hidden, data if self.to == "utility" else fit, held, held, trials=1_000, rehearsals=2_000
+        )
         guard, found = tuned(
             self.at,
             self._strength.values,

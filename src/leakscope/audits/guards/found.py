@@ -101,11 +101,42 @@ class Baseline(Tried):
 
 class Theorem(FrozenModel):
     """The papers' bound on an attacker's accuracy, if H(u | r) were what one attacker's loss says it is. That
-    is an estimate: the bound is no certificate. ``measured`` is how often that same attacker is right."""
+    is an estimate: the bound is no certificate. ``measured`` is how often that same attacker is right. An
+    attacker that is badly calibrated, by so many nats (``miscalibrated``), gives no ``bound`` at all."""
 
     entropy: Estimate  # nats
-    bound: float
+    bound: float | None
     measured: Estimate
+    miscalibrated: float | None = None
+
+
+class LeastError(FrozenModel):
+    """The least error of a task that goes with the secret (paper 004, theorem 1), if no attacker had a larger
+    ``advantage`` than was measured; ``gap`` is how much the label's share differs between the groups."""
+
+    gap: float
+    advantage: float
+    least: float
+    measured: float
+
+
+class Risk(FrozenModel):
+    """The least chance that a reconstruction misses by more than a ``radius`` (paper 003, theorem 3), from
+    the most ``information`` in nats that the noise lets through and the ``chance`` of a guess without it."""
+
+    information: float
+    radius: float
+    chance: float
+    least: float
+
+
+class LocalPrivacy(FrozenModel):
+    """Local differential privacy of one release; without ``epsilon`` there is none, for a ``reason``."""
+
+    delta: float
+    sensitivity: float | None = None
+    epsilon: float | None = None
+    reason: str = ""
 
 
 class Information(FrozenModel):
@@ -142,6 +173,9 @@ class Judged(Tried):
     rows: tuple[Row, ...] = ()
     baselines: tuple[Baseline, ...] = ()
     theorem: Theorem | None = None
+    least_error: LeastError | None = None
+    risk: Risk | None = None
+    local: LocalPrivacy | None = None
     information: dict[str, Information] = Field(default_factory=dict)
     map: SecretMap | None = None
 
@@ -160,7 +194,9 @@ class Seconds(FrozenModel):
 
 class Tuning(FrozenModel):
     """A guard's ``strength`` that was sought: ``measured`` is what it has at ``value``, ``target`` what the
-    other guard has, ``reached`` whether that lies within the interval."""
+    other guard has, ``reached`` whether that lies within the interval. Utilities are compared record by
+    record: ``difference`` is that of both guards, and ``alike`` are the other strengths that were tried and
+    whose difference cannot be told from 0 either."""
 
     to: Literal["privacy", "utility"]
     strength: str = ""
@@ -169,6 +205,8 @@ class Tuning(FrozenModel):
     measured: Estimate
     reached: bool
     tried: dict[str, float]
+    difference: Estimate | None = None
+    alike: tuple[str, ...] = ()
 
 
 class GuardsFound(FrozenModel):

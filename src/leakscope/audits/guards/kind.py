@@ -114,6 +114,14 @@ def _numbers(judged: Judged, about: Number) -> Iterator[Number]:
     if judged.theorem:
         yield from of_value(aside, "accuracy_bound_estimate", judged.theorem.bound)
         yield of_estimate(aside, "conditional_entropy", judged.theorem.entropy)
+        yield from of_value(aside, "miscalibration", judged.theorem.miscalibrated)
+    if judged.least_error:
+        yield from of_value(aside, "least_task_error_estimate", judged.least_error.least)
+    if judged.risk:
+        yield from of_value(aside, "reconstruction_risk_estimate", judged.risk.least)
+    if judged.local:
+        local = replace(aside, part="one release of one record", delta=judged.local.delta)
+        yield from of_value(local, "local_epsilon", judged.local.epsilon, bound="upper")
     for name, information in judged.information.items():
         number = of_estimate(replace(aside, part=name), "information", information.estimate)
         yield number if information.lower else replace(number, bound="estimate")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from leakscope.attacks.rehearsal import converged
 from leakscope.audits.guards.found import TaskWorth
 from leakscope.audits.guards.trial import Trial
 from leakscope.audits.world import judge_outputs
+from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Estimate
 from leakscope.core.rng import initialised, seeded
-from leakscope.core.task import task_loss
+from leakscope.core.task import is_number, task_loss
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.networks import reader
 
@@ -71,8 +72,28 @@ def measure_task(encoder: Encoder, trial: Trial) -> Estimate:
     return worth.main
 
 
+def worth_each(encoder: Encoder, trial: Trial) -> Tensor:
+    """What a fresh head is worth on each test record (n,): whether it is right; of a number, how much of its
+    variance it explains."""
+    test = trial.test
+    outputs = train_head(encoder, trial)(encoder(test.x, key=trial.seed + 1)).double()
+    if not is_number(test.y):
+        return (outputs.argmax(1) == test.y).double()
+    spread = trial.train.y.double().var(correction=0).clamp(min=1e-12)
+    return 1 - (outputs[:, 0] - test.y.double().flatten()).square() / spread
+
+
 def with_head(encoder: Encoder, trial: Trial) -> Encoder:
     """The encoder as it is released: against membership with a head, a fresh one if it has none."""
     if trial.secret != "membership" or encoder.head is not None:
         return encoder
     return replace(encoder, head=train_head(encoder, trial))
+
+
+def with_any_head(encoder: Encoder, data: Dataset) -> Encoder:
+    """The encoder with a head for the task, an untrained one where it has none: plain training needs one."""
+    if encoder.head is not None:
+        return encoder
+    with torch.no_grad():
+        shape = tuple(encoder.clean(data.x[:1]).shape[1:])
+    return replace(encoder, head=reader(shape, data.task.outputs, (64,)))

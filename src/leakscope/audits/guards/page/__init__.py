@@ -12,7 +12,7 @@ from leakscope.audits.guards.found import GuardsFound
 from leakscope.audits.guards.page.brief import brief
 from leakscope.audits.guards.page.measures import Scatter, TriedAverage, list_measures
 from leakscope.audits.guards.page.pages import RECOGNISED, GuardPage, GuardSetting, group_pages
-from leakscope.audits.guards.page.words import give_verdict, name_attack, refute
+from leakscope.audits.guards.page.words import give_verdict, name_attack, promise, refute
 from leakscope.report import plot
 from leakscope.report.pages import fill, interval, marked, number, percent, plural
 from leakscope.report.plot.frame import Axis, frame, linear
@@ -59,6 +59,7 @@ def tell(results: Sequence[Result[GuardsFound]]) -> Chapter:
         list_measures=list_measures,
         name_attack=name_attack,
         refute=refute,
+        promise=promise,
     )
     assumed = Markup('<p class="soft">Guards: each secret above says what its attacker sees and knows.</p>')
     cells = len(by_cell(results))

@@ -73,7 +73,7 @@ class TheoremAverage:
     mean lies above the bound."""
 
     entropy: Average  # nats
-    bound: float
+    bound: float | None
     measured: Average
     refuted: int
     seeds: int
@@ -81,6 +81,8 @@ class TheoremAverage:
 
     @property
     def reading(self) -> str:
+        if self.bound is None:
+            return "None: the attacker is badly calibrated"
         if self.refuted:
             return f"Refuted with {self.refuted} of {self.seeds} seeds" if self.seeds > 1 else "Refuted"
         return "Exceeded within the interval" if self.exceeded else "Not exceeded by these attacks"
@@ -132,6 +134,9 @@ class JudgedAverage:
     rows: tuple[RowAverage, ...]
     baselines: tuple[BaselineAverage, ...]
     theorem: TheoremAverage | None
+    least_error: found.LeastError | None  # of one seed
+    risk: found.Risk | None  # of one seed
+    local: found.LocalPrivacy | None
     information: Mapping[str, Average]  # I(u; r) in nats, by estimator
     methods: Mapping[str, str]  # of those estimators
     before: Scatter | None
@@ -201,6 +206,9 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
                 for each in zip(*(one.baselines for one in same), strict=True)
             ),
             theorem=_theorem(same, tried),
+            least_error=first.least_error,
+            risk=first.risk,
+            local=first.local,
             information=information,
             methods={name: one.estimate.method for name, one in first.information.items()},
             before=_scatter(shown.before, first.values) if shown else None,
@@ -253,7 +261,8 @@ def _theorem(same: Sequence[found.Judged], tried: TriedAverage) -> TheoremAverag
     theorems = [one.theorem for one in same if one.theorem]
     if not theorems:
         return None
-    measured, bound = average([one.measured for one in theorems]), max(one.bound for one in theorems)
+    measured, bounds = average([one.measured for one in theorems]), [one.bound for one in theorems]
+    bound = None if None in bounds else max(one for one in bounds if one is not None)
     rates = [(one.theorem, one.strongest.scores.success) for one in same]
     success = tried.strongest.scores.success
     return TheoremAverage(
@@ -263,10 +272,10 @@ def _theorem(same: Sequence[found.Judged], tried: TriedAverage) -> TheoremAverag
         refuted=sum(
             any(rate and rate.low > theorem.bound for rate in (theorem.measured, chosen))
             for theorem, chosen in rates
-            if theorem
+            if theorem and theorem.bound is not None
         ),
         seeds=len(theorems),
-        exceeded=measured.value > bound or bool(success and success.value > bound),
+        exceeded=bound is not None and (measured.value > bound or bool(success and success.value > bound)),
     )
 
 

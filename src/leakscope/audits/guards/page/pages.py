@@ -88,7 +88,7 @@ class GuardSetting(Runs[GuardsFound]):
         return "; ".join(
             f"{one.strength} {one.value:g}, measured {one.measured.value:.3f} ({one.measured.low:.3f} to "
             f"{one.measured.high:.3f}) where {one.target:.3f} was sought"
-            f"{'' if one.reached else ', which was not reached'}"
+            f"{'' if one.reached else ', which was not reached'}{_undecided(one)}"
             for one in self._tunings
         )
 
@@ -271,6 +271,13 @@ def read(attack: AttackAverage) -> str:
     if scores.advantage is None:
         return "inconclusive"
     return read_severity(scores.advantage, scores.auroc)
+
+
+def _undecided(one: Tuning) -> str:
+    """Where a comparison cannot tell strengths apart, that it cannot."""
+    gap = one.difference
+    told = f"; difference {gap.value:+.3f} ({gap.low:+.3f} to {gap.high:+.3f})" if gap else ""
+    return told + (f"; as near, as far as can be told: {', '.join(one.alike)}" if one.alike else "")
 
 
 def group_pages(results: Iterable[Result[GuardsFound]]) -> list[GuardPage]:

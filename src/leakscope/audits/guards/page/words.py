@@ -15,6 +15,7 @@ from leakscope.audits.guards.page.pages import GuardPage, GuardSetting, read
 from leakscope.report.pages import interval, number, percent, say_error, short
 from leakscope.results.chapter import LEAKS, Verdict
 
+VACUOUS = 10.0  # epsilon from which local differential privacy is said to promise next to nothing
 FAR = 0.05  # how far below a fresh attack a stale one is said to be misleading, in AUROC or success
 
 
@@ -229,10 +230,35 @@ def _best(attacks: Sequence[AttackAverage], measure: str) -> AttackAverage | Non
 
 def refute(theorem: TheoremAverage | None, label: str) -> str:
     """Where a measured attack exceeds the theorem's number, that it is no bound."""
-    if theorem is None or not theorem.refuted:
+    if theorem is None or theorem.bound is None or not theorem.refuted:
         return ""
     seeds = f" with {theorem.refuted} of {theorem.seeds} seeds" if theorem.seeds > 1 else ""
     return (
         f"{label}: the estimated bound on accuracy, {theorem.bound:.1%} from the estimated H(u|r), is wrong"
         f"{seeds}: an attack measured here exceeds it."
     )
+
+
+def promise(judged: JudgedAverage) -> Iterator[str]:
+    """What the other theorems say, each with what it rests on."""
+    error, risk, local = judged.least_error, judged.risk, judged.local
+    if error:
+        yield (
+            f"The label's share differs by {error.gap:.1%} between the groups. If no attacker had more than "
+            f"the measured advantage, {error.advantage:.1%}, every task head would be wrong in at least "
+            f"{error.least:.1%} of cases; the one here is in {error.measured:.1%} (paper 004, theorem 1)."
+        )
+    if risk:
+        yield (
+            f"The noise lets through at most {risk.information:.3g} nats. A reconstruction misses by more "
+            f"than {risk.radius:.3g}, half the records' spread, in at least {risk.least:.1%} of cases "
+            f"(paper 003, theorem 3), if a guess without it hits in {risk.chance:.1%}."
+        )
+    if local and local.epsilon is None:
+        yield f"Local differential privacy: none, since {local.reason}."
+    elif local and local.epsilon is not None:
+        empty = " That promises next to nothing." if local.epsilon > VACUOUS else ""
+        yield (
+            f"Local differential privacy of one release: epsilon {local.epsilon:.3g} at delta "
+            f"{local.delta:g}.{empty}"
+        )
