@@ -15,6 +15,14 @@ from leakscope.models.convolutional import AlexNet
 from leakscope.models.layers import sequential
 
 
+def keep_as_buffers(net: nn.Module) -> None:
+    """Make buffers of all parameters of a net: it is used as it is, and not trained."""
+    for part in net.modules():
+        for name, tensor in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            delattr(part, name)
+            part.register_buffer(name, tensor.detach())
+
+
 class Kept(nn.Module):
     """A net's output, flattened. It stays in evaluation mode, and its parameters are buffers: they move
     and are saved with the model, and are no layers that are trained, released or recorded."""
@@ -23,10 +31,7 @@ class Kept(nn.Module):
         super().__init__()
         self.training = False
         self.net = net.requires_grad_(False).eval()
-        for part in self.net.modules():
-            for name, tensor in list(part.named_parameters(recurse=False, remove_duplicate=False)):
-                delattr(part, name)
-                part.register_buffer(name, tensor.detach())
+        keep_as_buffers(self.net)
 
     def train(self, mode: bool = True) -> Kept:
         return self

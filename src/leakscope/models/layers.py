@@ -8,6 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal
 
+import torch
 from torch import nn
 
 from leakscope.core.dataset import Dataset
@@ -85,3 +86,15 @@ def he(model: nn.Sequential) -> nn.Sequential:
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return model
+
+
+def vocabulary(data: Dataset, model: str, least: int) -> tuple[int, int]:
+    """How many words the data knows and how long its texts are, or the refusal of other records."""
+    text = data.x.dim() == 2 and data.x.dtype == torch.int64 and len(data.columns) == 1
+    if not text or not data.columns[0].values or data.x.shape[1] < least:
+        raise ArgumentError(
+            f"{model} needs texts of at least {least} numbered words with their vocabulary, as imdb and "
+            f"text-csv give, got x of {data.x.dtype} and shape {tuple(data.x.shape)} from {data.name}; use "
+            f"MLP for tables and features."
+        )
+    return len(data.columns[0].values), data.x.shape[1]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import ArgumentError, require
+from leakscope.core.errors import require
 from leakscope.models.layers import (
     ACTIVATIONS,
     MOST_LAYERS,
@@ -17,6 +16,7 @@ from leakscope.models.layers import (
     image_shape,
     perceptron,
     sequential,
+    vocabulary,
 )
 
 FILTERS, HIDDEN = 16, 50  # of the text net
@@ -116,7 +116,7 @@ class TextClf:
         require(self.width >= 1, "TextClf.width", "at least 1", self.width)
 
     def __call__(self, data: Dataset) -> nn.Module:
-        words, length = _vocabulary(data)
+        words, length = vocabulary(data, "TextClf", LEAST)
         left = ((length - 2) // 2 - 7) // 2
         return sequential(
             [
@@ -133,15 +133,3 @@ class TextClf:
                 ("fc2", nn.Linear(HIDDEN, data.task.outputs)),
             ]
         )
-
-
-def _vocabulary(data: Dataset) -> tuple[int, int]:
-    """How many words the data knows and how long its texts are, or the refusal of other records."""
-    text = data.x.dim() == 2 and data.x.dtype == torch.int64 and len(data.columns) == 1
-    if not text or not data.columns[0].values or data.x.shape[1] < LEAST:
-        raise ArgumentError(
-            f"TextClf needs texts of at least {LEAST} numbered words with their vocabulary, as imdb and "
-            f"text-csv give, got x of {data.x.dtype} and shape {tuple(data.x.shape)} from {data.name}; use "
-            f"MLP for tables and features."
-        )
-    return len(data.columns[0].values), data.x.shape[1]
