@@ -133,12 +133,38 @@ def test_a_part_of_an_epoch_is_rounded_up_to_steps(epochs, steps):
     assert build("opacus", OPACUS | {"epochs": epochs}, {}).steps.steps == steps
 
 
-def test_in_cycles_a_record_is_drawn_more_likely_and_less_often():
-    cyclic = JAX | {"batch_selection": "cyclic_poisson", "cycle_length": 5}
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(1.1)), 6)
-    assert standing(leakscope.claim("jax-privacy", cyclic), "record").added == pytest.approx(
-        judged(event), abs=1e-6
+CYCLES = [(1_000, 5, 30, 0.5, 6), (1_000, 7, 30, 100 / 142, 5), (1_003, 1, 20, 100 / 1_003, 20)]
+
+
+@pytest.mark.parametrize(("examples", "cycle", "iterations", "chance", "uses"), CYCLES)
+def test_in_cycles_a_record_is_drawn_more_likely_and_less_often(examples, cycle, iterations, chance, uses):
+    """Parts are of equal size: what is left over is dropped, so that a batch is drawn from fewer."""
+    cyclic = {"batch_selection": "cyclic_poisson", "cycle_length": cycle, "iterations": iterations}
+    row = standing(leakscope.claim("jax-privacy", JAX | cyclic | {"num_examples": examples}), "record")
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(chance, dp.GaussianDpEvent(1.1)), uses)
+    assert row.added == pytest.approx(judged(event), abs=1e-6)
+    assert any("zero-out" in sentence for sentence in row.only_if) == (cycle > 1)
+
+
+@pytest.mark.parametrize(("examples", "cycle", "iterations", "chance", "uses"), CYCLES)
+def test_cycles_cost_what_jax_privacy_says_and_draw_as_it_draws(examples, cycle, iterations, chance, uses):
+    analysis = pytest.importorskip("jax_privacy.accounting.analysis")
+    from jax_privacy import batch_selection
+    from jax_privacy.accounting import accountants
+
+    settings = {"batch_selection": "cyclic_poisson", "cycle_length": cycle, "iterations": iterations}
+    row = standing(leakscope.claim("jax-privacy", JAX | settings | {"num_examples": examples}), "record")
+    asked = analysis.DpParams(noise_multipliers=1.1, num_samples=examples, delta=1e-5, batch_size=100,
+                              cycle_length=cycle)  # fmt: skip
+    theirs = analysis.DpsgdTrainingAccountant(accountants.PldAccountantConfig())
+    assert row.added == pytest.approx(theirs.compute_epsilon(iterations, asked), abs=1e-6)
+    sampling = batch_selection.CyclicPoissonSampling(
+        sampling_prob=chance, iterations=iterations, cycle_length=cycle
     )
+    seen = [set(batch.tolist()) for batch in sampling.batch_iterator(examples, rng=0)]
+    for record in range(examples):
+        assert len({at % cycle for at, batch in enumerate(seen) if record in batch}) <= 1
+    assert np.mean([len(batch) for batch in seen]) == pytest.approx(100, rel=0.1)
 
 
 @pytest.mark.parametrize("settings", [{}, {"fraction": 0.5, "noise_var": 2.0}, {"epsilon_release": 3.0}])
@@ -461,6 +487,8 @@ def test_a_flower_app_and_an_nvflare_job_are_read_from_their_own_files(tmp_path)
         ("opacus", OPACUS | {"records": 10**400}, {}, "records must be at least 1 .*between 1e-30 and 1e"),
         ("opacus", OPACUS | {"records": 10**7, "batch_size": 1, "epochs": 10**6}, {}, "at most 1,000,000 .* got 10,000,0"),
         ("tff", TFF | {"rounds": 10**8, "sampling": "poisson"}, {}, "at most 1,000,000 .*got 100,000,000; give fewer"),
+        ("jax-privacy", JAX | {"batch_selection": "cyclic_poisson", "cycle_length": 11}, {}, "cycle_length must be at most .*= 10, got 11"),
+        ("jax-privacy", JAX | {"truncated_batch_size": 110}, {}, "jax-privacy has no setting 'truncated_batch_size'"),
         ("tff", TFF | {"sampling": "drawn"}, {}, "sampling must be one of poisson, fixed, got 'drawn'"),
     ],
 )  # fmt: skip
