@@ -25,6 +25,7 @@ from leakscope.core.errors import DataError, LeakscopeError
 from leakscope.integrations.claims import words
 from leakscope.integrations.claims.answer import Promise, show
 from leakscope.integrations.claims.flower import AdaptiveClipping, FixedClipping, LocalDpMod
+from leakscope.integrations.claims.hocon import parse_hocon
 from leakscope.integrations.claims.read import FRAMEWORKS, build
 from leakscope.measures.epsilon import gaussian_epsilon
 
@@ -500,8 +501,9 @@ def test_what_cannot_be_answered_is_refused_with_every_reason(source, settings, 
     ("name", "text", "said"),
     [
         ("pyproject.toml", "[tool.flwr.app.config]\nlr = 1\n", "sets no differential privacy"),
-        ("pyproject.toml", "[tool", "neither TOML"),
-        ("job.json", "{", "neither TOML"),
+        ("pyproject.toml", "[tool", "cannot be read as TOML"),
+        ("job.json", "{", "cannot be read as JSON"),
+        ("job.json", "[" * 100_000, "cannot be read as JSON: its tables are too deep"),
         ("job.json", "[1]", "must hold a table of settings, got a list"),
         ("job.json", "{}", "must have task_result_filters"),
         (
@@ -514,6 +516,106 @@ def test_what_cannot_be_answered_is_refused_with_every_reason(source, settings, 
 )
 def test_files_that_say_nothing_of_privacy_are_refused(tmp_path, name, text, said):
     path = tmp_path / name
+    path.write_text(text)
+    refuses(DataError, said, lambda: leakscope.claim(path))
+
+
+CONF = """
+{
+  # what a client runs
+  format_version = 2
+  executors = [ { tasks = ["train"], executor { path = "{executor_class_path}", args {} } } ]
+  task_result_filters = [
+    {
+      tasks = ["train"]
+      filters = [
+        { path = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy", args { percentile = 10 } }
+        { name = SVTPrivacy, args { fraction: 0.1, data_kinds = ["WEIGHT_DIFF"] } }  // the second
+      ]
+    }
+    { tasks = [validate], filters = [ { name = "ExcludeVars", args.exclude_vars = bn } ] }
+  ],
+}
+"""
+
+
+def test_an_nvflare_job_is_read_from_hocon_and_yaml_as_from_json(tmp_path):
+    import yaml
+
+    for name, text in (("job.json", json.dumps(JOB)), ("job.conf", CONF), ("job.yml", yaml.safe_dump(JOB))):
+        (tmp_path / name).write_text(text)
+    first, *others = (
+        leakscope.claim(tmp_path / f"job.{end}", {"entries": 1_000, "rounds": 2})
+        for end in ("json", "conf", "yml")
+    )
+    assert others == [first, first]
+    (tmp_path / "all.conf").write_text(json.dumps(JOB))  # every JSON is HOCON
+    assert leakscope.claim(tmp_path / "all.conf", {"entries": 1_000, "rounds": 2}) == first
+
+
+READ = {
+    "a = b c": {"a": "b c"},
+    "a.b = 1, a.c = 2": {"a": {"b": 1, "c": 2}},
+    "a = {x = 1}\na = {y: 2}\n": {"a": {"x": 1, "y": 2}},
+    "a = {x = 1}\na = 3": {"a": 3},
+    "a = 1\n, b = 2": {"a": 1, "b": 2},
+    'a = """x\n"y"""': {"a": 'x\n"y'},
+    "a = [1\n2, -5,]": {"a": [1, 2, -5]},
+    "a = 1e3, b = .5, c = 1.5e-5": {"a": 1000.0, "b": 0.5, "c": 1.5e-5},
+    "a: yes # no": {"a": "yes"},
+    "a = null, b = true // c": {"a": None, "b": True},
+    'a { b { c = "d # e" } }': {"a": {"b": {"c": "d # e"}}},
+    "": {},
+    "{}": {},
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_hocon_is_read_as_by_nvflares_own_reader(text):
+    assert parse_hocon(text) == READ[text]
+    with contextlib.suppress(ImportError):
+        from pyhocon import ConfigFactory
+
+        assert json.loads(json.dumps(ConfigFactory.parse_string(text))) == READ[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('include "/etc/passwd"', "line 1 has 'include', where a name .other files are not read. should be"),
+        ("a = 1\nb = ${HOME}", "line 2 has a substitution such as"),
+        ("a += 1", "line 1 has .*, which is not read here"),
+        ("a = {" * 60, "line 1 is more than 50 tables deep"),
+        ("a = " + "[" * 100_000, "more than 50 tables deep"),
+        ("a = {", "line 1 has the end"),
+        ("a = [1", "the end"),
+        ("a = }", "line 1 has '}', where a value should be"),
+        ("a = 1 } b", "line 1 has '}'"),
+        ('a = "x" y', "where a comma or a new line should be"),
+        ('a = "x', "which is not read here"),
+        ('a = "\\x"', "cannot be read as HOCON"),
+        ("a b", "line 1 has 'b', where = or : or { should be"),
+        ("a = " + "1" * 5_000, "cannot be read as HOCON"),
+        ("task_result_filters = 3", "must be a list of groups of filters, got 3"),
+    ],
+)
+def test_what_is_no_hocon_of_nvflare_is_refused_in_one_sentence(tmp_path, text, said):
+    path = tmp_path / "job.conf"
+    path.write_text(text)
+    refuses(DataError, said, lambda: leakscope.claim(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "cannot be read as YAML"),
+        ("a: &x [1]\nb: *x", "repeats a part by an alias"),
+        ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("- 1", "must hold a table of settings, got a list"),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_in_one_sentence(tmp_path, text, said):
+    path = tmp_path / "job.yaml"
     path.write_text(text)
     refuses(DataError, said, lambda: leakscope.claim(path))
 

@@ -36,7 +36,7 @@ def claim(
 ) -> None:
     """Say which epsilon a deployed configuration really has: per upload, client and record.
 
-    SOURCE is a pyproject.toml of a Flower app, the JSON job config of an NVFlare client, or a framework:
+    SOURCE is a pyproject.toml of a Flower app, the job config of an NVFlare client (.json, .conf, .yml), or:
     flower-local, flower-fixed, flower-adaptive, nvflare, opacus, tff, jax-privacy, with its settings. The
     answer is arithmetic: nothing is trained. It says what holds, against whom, on which
     conditions, what gives nothing, and the nearest setting that would keep the promise. With --measure trials

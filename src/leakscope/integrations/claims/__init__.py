@@ -40,11 +40,11 @@ def claim(
 ) -> Claimed:
     """Say which epsilon a deployed configuration really has, and whether it keeps what was promised.
 
-    ``source`` is a pyproject.toml of a Flower app, a client's job config of NVFlare in JSON, or the name of a
-    framework: flower-local, flower-fixed, flower-adaptive, nvflare, opacus, tff, jax-privacy. ``settings``
-    are in that framework's words. ``promise`` is an epsilon that was promised ``per`` upload, client or
-    record, for ``neighbours`` "replace" or "add or remove"; without it, the one in the
-    configuration, if it has one. ``delta`` is the delta to ask at; without it, the configuration's.
+    ``source`` is a pyproject.toml of a Flower app, a client's job config of NVFlare as .json, .conf or
+    .yml, or the name of a framework: flower-local, flower-fixed, flower-adaptive, nvflare, opacus, tff,
+    jax-privacy. ``settings`` are in that framework's words. ``promise`` is an epsilon that was promised
+    ``per`` upload, client or record, for ``neighbours`` "replace" or "add or remove"; without it, the one in
+    the configuration, if it has one. ``delta`` is the delta to ask at; without it, the configuration's.
 
     ``measure`` plays up to so many ``trials`` with a canary through the mechanism itself, and says what they
     certify beside what is accounted and promised; ``watch`` is told how far they are. They end early where

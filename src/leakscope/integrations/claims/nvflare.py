@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -170,7 +171,9 @@ def build_filter(name: str, given: Any, entries: Any) -> Filter:
     if kind is None:
         raise LeakscopeError(f"the filter {name!r} is not known; known are {', '.join(FILTERS)}.")
     if not isinstance(given, Mapping):
-        raise LeakscopeError(f"args of {kind.__name__} must be a table of its arguments, got {given!r}.")
+        raise LeakscopeError(
+            f"args of {kind.__name__} must be a table of its arguments, got {reprlib.repr(given)}."
+        )
     values = {key: value for key, value in given.items() if key != "data_kinds" and value is not None}
     uncounted = [key for key in UNCOUNTED if values.get(key) is not None]
     if uncounted:
@@ -193,7 +196,7 @@ def build_filter(name: str, given: Any, entries: Any) -> Filter:
         f"{kind.__name__} has no {name}; it has {', '.join(known)}." for name in values if name not in known
     ]
     bad += [
-        f"{kind.__name__}.{name} must be a {word}, got {values[name]!r}."
+        f"{kind.__name__}.{name} must be a {word}, got {reprlib.repr(values[name])}."
         for name, default in known.items()
         for word, fits in ((f"number, {SIZE}", is_number), ("switch", lambda value: isinstance(value, bool)))
         if name in values and fits(default) and not fits(values[name])
