@@ -7,8 +7,8 @@ the time of one bound. The Laplace mechanism is where a bound that assumes nothi
 and so where its validity is tried. Bounds that assume nothing are compared with ours of "any" trade-off,
 those that assume a Gaussian one with ours of "gaussian", on Gaussian trials only. privacy-estimates takes
 counts of errors and leaves the threshold to others: it is given the one at which Clopper-Pearson limits
-certify most on the first half of the trials, which is in its time, and the counts of the second half. Its joint-beta method takes minutes for one bound
-of 2,000 trials, and is in the quick table alone.
+certify most on the first half of the trials, which is in its time, and the counts of the second half. Its
+joint-beta method takes minutes for one bound of 2,000 trials, and is in the quick table alone.
 """
 
 from __future__ import annotations

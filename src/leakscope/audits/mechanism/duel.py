@@ -37,7 +37,7 @@ class Duel:
 
 
 @dataclass(frozen=True)
-class Played:
+class DuelBound:
     """What the trials certify: whatever the mechanism, and as it is Gaussian, where it is."""
 
     certified: Estimate
@@ -104,10 +104,10 @@ def play_duel(
     delta: float,
     trials: int,
     rng: torch.Generator,
-    enough: Callable[[Played], bool],
+    enough: Callable[[DuelBound], bool],
     watch: Callable[[int, int], None] = lambda done, total: None,
     level: float = 0.95,
-) -> Played:
+) -> DuelBound:
     """Play until what is certified is ``enough``, or ``trials`` are played, or as many as `WORK` allows."""
     rule, holds = at_least(FEWEST)
     require(holds(trials), "trials", rule, trials)
@@ -118,7 +118,7 @@ def play_duel(
     if duel.gaussian:
         gaussian = watch_epsilon(second, delta=delta, level=level, trade_off="gaussian")
     for certified, assumed in zip(bounds, gaussian, strict=False):
-        played = Played(certified, assumed)
+        played = DuelBound(certified, assumed)
         watch(certified.n, most)
         if enough(played):
             break

@@ -15,14 +15,14 @@ from leakscope.integrations.claims.answer import (
     NEIGHBOURS,
     WHOSE,
     Claimed,
-    Measured,
+    MeasuredStanding,
     Promise,
     Standing,
 )
 from leakscope.integrations.claims.measure import TRIALS, Watch, measure_claim
 from leakscope.integrations.claims.read import parse_settings, read_source
 
-__all__ = ["Claimed", "Measured", "Promise", "Standing", "claim"]
+__all__ = ["Claimed", "MeasuredStanding", "Promise", "Standing", "claim"]
 
 
 def claim(

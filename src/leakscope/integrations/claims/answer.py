@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from leakscope.audits.mechanism.duel import Duel, Played
+from leakscope.audits.mechanism.duel import Duel, DuelBound
 from leakscope.core.errors import CHANCE, NONNEGATIVE, Rule
 
 Whose = Literal["upload", "client", "record"]
@@ -53,13 +53,13 @@ class Promise:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStanding:
     """What trials through the mechanism certify of a standing; None where it was not played, and ``why``. A
     lower bound can break a promise, and never keeps one."""
 
     standing: Standing
     neighbours: Neighbours
-    played: Played | None
+    played: DuelBound | None
     canary: str = ""
     why: str = ""
 
@@ -84,7 +84,7 @@ class Claimed:
     assumed: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     instead: str = ""
-    measured: tuple[Measured, ...] = ()
+    measured: tuple[MeasuredStanding, ...] = ()
 
     @property
     def verdict(self) -> Literal["broken", "holds only if", "nothing promised"]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from leakscope.audits.mechanism.duel import Played, play_duel
+from leakscope.audits.mechanism.duel import DuelBound, play_duel
 from leakscope.core.rng import seeded
-from leakscope.integrations.claims.answer import Claimed, Configuration, Measured, Neighbours, Standing
+from leakscope.integrations.claims.answer import (
+    Claimed,
+    Configuration,
+    MeasuredStanding,
+    Neighbours,
+    Standing,
+)
 
 Watch = Callable[[int, int], None]  # (trials so far, trials in all)
 TRIALS = 20_000
@@ -15,7 +21,7 @@ LEAST = 1e-9  # the delta of trials where none is asked for: they can tell nothi
 
 def measure_claim(
     found: Configuration, answer: Claimed, *, trials: int, seed: int, watch: Watch
-) -> tuple[Measured, ...]:
+) -> tuple[MeasuredStanding, ...]:
     """Of all that was promised, or would be; with secure sums nothing is played."""
     promise = answer.promise
     whose, neighbours = (promise.whose, promise.neighbours) if promise else found.usual
@@ -37,15 +43,15 @@ def _measure(
     seed: int,
     part: int,
     watch: Watch,
-) -> Measured:
+) -> MeasuredStanding:
     duel = found.duel(row, neighbours)
     if isinstance(duel, str):
-        return Measured(row, neighbours, None, why=duel)
+        return MeasuredStanding(row, neighbours, None, why=duel)
     accounted = row.epsilon(neighbours)
 
-    def enough(played: Played) -> bool:
+    def enough(played: DuelBound) -> bool:
         return played.low > min(promised, accounted)
 
     rng = seeded(seed, "claim", part)
     played = play_duel(duel, delta=row.delta or LEAST, trials=trials, rng=rng, enough=enough, watch=watch)
-    return Measured(row, neighbours, played, duel.canary)
+    return MeasuredStanding(row, neighbours, played, duel.canary)

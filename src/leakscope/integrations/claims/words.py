@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from leakscope.integrations.claims.answer import Claimed, Measured, Promise, show
+from leakscope.integrations.claims.answer import Claimed, MeasuredStanding, Promise, show
 
 WHAT = {"upload": "one upload", "client": "a client in all rounds", "record": "a record in all rounds"}
 NEVER = "A lower bound confirms no promise: that rests on the accounting and its conditions."
@@ -40,7 +40,7 @@ def say_measured(answer: Claimed) -> list[str]:
     return [_say_one(one, answer.promise) for one in answer.measured]
 
 
-def _say_one(one: Measured, promise: Promise | None) -> str:
+def _say_one(one: MeasuredStanding, promise: Promise | None) -> str:
     row, accounted = one.standing, one.standing.epsilon(one.neighbours)
     head = f"Measured, {WHAT[row.whose]} ({one.neighbours}) against those {row.against}"
     if row.chance < 1:
