@@ -25,6 +25,7 @@ from leakscope.core.errors import DataError, LeakscopeError
 from leakscope.integrations.claims import words
 from leakscope.integrations.claims.answer import Promise, show
 from leakscope.integrations.claims.flower import AdaptiveClipping, FixedClipping, LocalDpMod
+from leakscope.integrations.claims.hocon import parse_hocon
 from leakscope.integrations.claims.read import FRAMEWORKS, build
 from leakscope.measures.epsilon import gaussian_epsilon
 
@@ -133,12 +134,38 @@ def test_a_part_of_an_epoch_is_rounded_up_to_steps(epochs, steps):
     assert build("opacus", OPACUS | {"epochs": epochs}, {}).steps.steps == steps
 
 
-def test_in_cycles_a_record_is_drawn_more_likely_and_less_often():
-    cyclic = JAX | {"batch_selection": "cyclic_poisson", "cycle_length": 5}
-    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.5, dp.GaussianDpEvent(1.1)), 6)
-    assert standing(leakscope.claim("jax-privacy", cyclic), "record").added == pytest.approx(
-        judged(event), abs=1e-6
+CYCLES = [(1_000, 5, 30, 0.5, 6), (1_000, 7, 30, 100 / 142, 5), (1_003, 1, 20, 100 / 1_003, 20)]
+
+
+@pytest.mark.parametrize(("examples", "cycle", "iterations", "chance", "uses"), CYCLES)
+def test_in_cycles_a_record_is_drawn_more_likely_and_less_often(examples, cycle, iterations, chance, uses):
+    """Parts are of equal size: what is left over is dropped, so that a batch is drawn from fewer."""
+    cyclic = {"batch_selection": "cyclic_poisson", "cycle_length": cycle, "iterations": iterations}
+    row = standing(leakscope.claim("jax-privacy", JAX | cyclic | {"num_examples": examples}), "record")
+    event = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(chance, dp.GaussianDpEvent(1.1)), uses)
+    assert row.added == pytest.approx(judged(event), abs=1e-6)
+    assert any("zero-out" in sentence for sentence in row.only_if) == (cycle > 1)
+
+
+@pytest.mark.parametrize(("examples", "cycle", "iterations", "chance", "uses"), CYCLES)
+def test_cycles_cost_what_jax_privacy_says_and_draw_as_it_draws(examples, cycle, iterations, chance, uses):
+    analysis = pytest.importorskip("jax_privacy.accounting.analysis")
+    from jax_privacy import batch_selection
+    from jax_privacy.accounting import accountants
+
+    settings = {"batch_selection": "cyclic_poisson", "cycle_length": cycle, "iterations": iterations}
+    row = standing(leakscope.claim("jax-privacy", JAX | settings | {"num_examples": examples}), "record")
+    asked = analysis.DpParams(noise_multipliers=1.1, num_samples=examples, delta=1e-5, batch_size=100,
+                              cycle_length=cycle)  # fmt: skip
+    theirs = analysis.DpsgdTrainingAccountant(accountants.PldAccountantConfig())
+    assert row.added == pytest.approx(theirs.compute_epsilon(iterations, asked), abs=1e-6)
+    sampling = batch_selection.CyclicPoissonSampling(
+        sampling_prob=chance, iterations=iterations, cycle_length=cycle
     )
+    seen = [set(batch.tolist()) for batch in sampling.batch_iterator(examples, rng=0)]
+    for record in range(examples):
+        assert len({at % cycle for at, batch in enumerate(seen) if record in batch}) <= 1
+    assert np.mean([len(batch) for batch in seen]) == pytest.approx(100, rel=0.1)
 
 
 @pytest.mark.parametrize("settings", [{}, {"fraction": 0.5, "noise_var": 2.0}, {"epsilon_release": 3.0}])
@@ -461,6 +488,8 @@ def test_a_flower_app_and_an_nvflare_job_are_read_from_their_own_files(tmp_path)
         ("opacus", OPACUS | {"records": 10**400}, {}, "records must be at least 1 .*between 1e-30 and 1e"),
         ("opacus", OPACUS | {"records": 10**7, "batch_size": 1, "epochs": 10**6}, {}, "at most 1,000,000 .* got 10,000,0"),
         ("tff", TFF | {"rounds": 10**8, "sampling": "poisson"}, {}, "at most 1,000,000 .*got 100,000,000; give fewer"),
+        ("jax-privacy", JAX | {"batch_selection": "cyclic_poisson", "cycle_length": 11}, {}, "cycle_length must be at most .*= 10, got 11"),
+        ("jax-privacy", JAX | {"truncated_batch_size": 110}, {}, "jax-privacy has no setting 'truncated_batch_size'"),
         ("tff", TFF | {"sampling": "drawn"}, {}, "sampling must be one of poisson, fixed, got 'drawn'"),
     ],
 )  # fmt: skip
@@ -472,8 +501,9 @@ def test_what_cannot_be_answered_is_refused_with_every_reason(source, settings, 
     ("name", "text", "said"),
     [
         ("pyproject.toml", "[tool.flwr.app.config]\nlr = 1\n", "sets no differential privacy"),
-        ("pyproject.toml", "[tool", "neither TOML"),
-        ("job.json", "{", "neither TOML"),
+        ("pyproject.toml", "[tool", "cannot be read as TOML"),
+        ("job.json", "{", "cannot be read as JSON"),
+        ("job.json", "[" * 100_000, "cannot be read as JSON: its tables are too deep"),
         ("job.json", "[1]", "must hold a table of settings, got a list"),
         ("job.json", "{}", "must have task_result_filters"),
         (
@@ -486,6 +516,106 @@ def test_what_cannot_be_answered_is_refused_with_every_reason(source, settings, 
 )
 def test_files_that_say_nothing_of_privacy_are_refused(tmp_path, name, text, said):
     path = tmp_path / name
+    path.write_text(text)
+    refuses(DataError, said, lambda: leakscope.claim(path))
+
+
+CONF = """
+{
+  # what a client runs
+  format_version = 2
+  executors = [ { tasks = ["train"], executor { path = "{executor_class_path}", args {} } } ]
+  task_result_filters = [
+    {
+      tasks = ["train"]
+      filters = [
+        { path = "nvflare.app_common.filters.percentile_privacy.PercentilePrivacy", args { percentile = 10 } }
+        { name = SVTPrivacy, args { fraction: 0.1, data_kinds = ["WEIGHT_DIFF"] } }  // the second
+      ]
+    }
+    { tasks = [validate], filters = [ { name = "ExcludeVars", args.exclude_vars = bn } ] }
+  ],
+}
+"""
+
+
+def test_an_nvflare_job_is_read_from_hocon_and_yaml_as_from_json(tmp_path):
+    import yaml
+
+    for name, text in (("job.json", json.dumps(JOB)), ("job.conf", CONF), ("job.yml", yaml.safe_dump(JOB))):
+        (tmp_path / name).write_text(text)
+    first, *others = (
+        leakscope.claim(tmp_path / f"job.{end}", {"entries": 1_000, "rounds": 2})
+        for end in ("json", "conf", "yml")
+    )
+    assert others == [first, first]
+    (tmp_path / "all.conf").write_text(json.dumps(JOB))  # every JSON is HOCON
+    assert leakscope.claim(tmp_path / "all.conf", {"entries": 1_000, "rounds": 2}) == first
+
+
+READ = {
+    "a = b c": {"a": "b c"},
+    "a.b = 1, a.c = 2": {"a": {"b": 1, "c": 2}},
+    "a = {x = 1}\na = {y: 2}\n": {"a": {"x": 1, "y": 2}},
+    "a = {x = 1}\na = 3": {"a": 3},
+    "a = 1\n, b = 2": {"a": 1, "b": 2},
+    'a = """x\n"y"""': {"a": 'x\n"y'},
+    "a = [1\n2, -5,]": {"a": [1, 2, -5]},
+    "a = 1e3, b = .5, c = 1.5e-5": {"a": 1000.0, "b": 0.5, "c": 1.5e-5},
+    "a: yes # no": {"a": "yes"},
+    "a = null, b = true // c": {"a": None, "b": True},
+    'a { b { c = "d # e" } }': {"a": {"b": {"c": "d # e"}}},
+    "": {},
+    "{}": {},
+}
+
+
+@pytest.mark.parametrize("text", READ)
+def test_hocon_is_read_as_by_nvflares_own_reader(text):
+    assert parse_hocon(text) == READ[text]
+    with contextlib.suppress(ImportError):
+        from pyhocon import ConfigFactory
+
+        assert json.loads(json.dumps(ConfigFactory.parse_string(text))) == READ[text]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('include "/etc/passwd"', "line 1 has 'include', where a name .other files are not read. should be"),
+        ("a = 1\nb = ${HOME}", "line 2 has a substitution such as"),
+        ("a += 1", "line 1 has .*, which is not read here"),
+        ("a = {" * 60, "line 1 is more than 50 tables deep"),
+        ("a = " + "[" * 100_000, "more than 50 tables deep"),
+        ("a = {", "line 1 has the end"),
+        ("a = [1", "the end"),
+        ("a = }", "line 1 has '}', where a value should be"),
+        ("a = 1 } b", "line 1 has '}'"),
+        ('a = "x" y', "where a comma or a new line should be"),
+        ('a = "x', "which is not read here"),
+        ('a = "\\x"', "cannot be read as HOCON"),
+        ("a b", "line 1 has 'b', where = or : or { should be"),
+        ("a = " + "1" * 5_000, "cannot be read as HOCON"),
+        ("task_result_filters = 3", "must be a list of groups of filters, got 3"),
+    ],
+)
+def test_what_is_no_hocon_of_nvflare_is_refused_in_one_sentence(tmp_path, text, said):
+    path = tmp_path / "job.conf"
+    path.write_text(text)
+    refuses(DataError, said, lambda: leakscope.claim(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [", "cannot be read as YAML"),
+        ("a: &x [1]\nb: *x", "repeats a part by an alias"),
+        ("!!python/object/apply:os.system [ls]", "could not determine a constructor"),
+        ("- 1", "must hold a table of settings, got a list"),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_in_one_sentence(tmp_path, text, said):
+    path = tmp_path / "job.yaml"
     path.write_text(text)
     refuses(DataError, said, lambda: leakscope.claim(path))
 

@@ -7,7 +7,8 @@ the time of one bound. The Laplace mechanism is where a bound that assumes nothi
 and so where its validity is tried. Bounds that assume nothing are compared with ours of "any" trade-off,
 those that assume a Gaussian one with ours of "gaussian", on Gaussian trials only. privacy-estimates takes
 counts of errors and leaves the threshold to others: it is given the one at which Clopper-Pearson limits
-certify most on the first half of the trials, which is in its time, and the counts of the second half.
+certify most on the first half of the trials, which is in its time, and the counts of the second half. Its
+joint-beta method takes minutes for one bound of 2,000 trials, and is in the quick table alone.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from scipy import stats
 from torch import Tensor
 
 from leakscope import Transcript, epsilon_lower_bound, seeded
-from leakscope.measures.epsilon import gaussian_epsilon
+from leakscope.measures.epsilon import gaussian_epsilon, gaussian_mu
 from leakscope.measures.success import proportion
 from peers.table import Peer, Row, duration
 
@@ -84,13 +85,38 @@ class Claims:
         return f"{share}, median {self.median:.2f}, {duration(self.taken)}"
 
 
+@dataclass(frozen=True)
+class Size:
+    """So many trials of one mechanism, again and again."""
+
+    mechanism: Mechanism
+    trials: int
+    repetitions: int
+
+
+def sizes(*, quick: bool) -> list[Size]:
+    if quick:
+        return [Size(one, 400, 8) for one in (gaussian(0.0), gaussian(1.0), laplace(1.0))]
+    known = [gaussian(gaussian_mu(epsilon, DELTA)) for epsilon in (0.5, 1.0, 2.0, 4.0)]
+    return [
+        Size(gaussian(0.0), 2_000, 400),
+        Size(laplace(1.0), 2_000, 100),
+        Size(gaussian(1.0), 2_000, 100),
+        Size(gaussian(1.0), 10_000, 40),
+        *(Size(one, 100_000, 8) for one in known),
+        Size(gaussian(1.0), 1_000_000, 3),
+    ]
+
+
 def rows(*, quick: bool) -> Iterator[Row]:
-    trials, repetitions = (400, 8) if quick else (2_000, 400)
-    for mechanism in (gaussian(0.0), gaussian(1.0), gaussian(2.0), laplace(1.0)):
-        played = [transcript(mechanism, trials, seed) for seed in range(repetitions)]
+    for size in sizes(quick=quick):
+        mechanism = size.mechanism
+        played = [transcript(mechanism, size.trials, seed) for seed in range(size.repetitions)]
         for assumed in mechanism.assumptions:
-            for name, (bound, share) in peers(assumed).items():
-                some = played[: math.ceil(share * repetitions)]
+            for name, (bound, share, most) in peers(assumed).items():
+                if size.trials > most:
+                    continue
+                some = played[: math.ceil(share * size.repetitions)]
                 mine, other = claims((partial(own, assumed), bound), some)
                 ratio = statistics.median(b / a for a, b in zip(mine.taken, other.taken, strict=True))
                 yield Row(
@@ -98,7 +124,7 @@ def rows(*, quick: bool) -> Iterator[Row]:
                     f'"{assumed}": {mine.described(mechanism.truth)}',
                     f"{name}: {other.described(mechanism.truth)}",
                     f"median {mine.median - other.median:+.2f}, time {ratio:.2g}x",
-                    f"{trials} trials, delta {DELTA:g}, level {LEVEL:g}, {len(some)} repetitions",
+                    f"{size.trials} trials, delta {DELTA:g}, level {LEVEL:g}, {len(some)} repetitions",
                 )
 
 
@@ -123,20 +149,24 @@ def own(assumed: Assumption, played: Transcript) -> float:
     return epsilon_lower_bound(played, delta=DELTA, level=LEVEL, trade_off=assumed).low
 
 
-def peers(assumed: Assumption) -> dict[str, tuple[Bound, float]]:
-    """Bounds with the same assumption, and the share of the repetitions their speed allows."""
-    found: dict[str, tuple[Bound, float]] = {}
+Runs = tuple[Bound, float, int]  # with the share of the repetitions, and the most trials, its speed allows
+ALL = 10_000_000
+
+
+def peers(assumed: Assumption) -> dict[str, Runs]:
+    """Bounds with the same assumption."""
+    found: dict[str, Runs] = {}
     if JAX.installed:
         found |= _jax(assumed)
     if COUNTS.installed and assumed == "any":
         found |= {
-            "privacy-estimates beta (Clopper-Pearson)": (partial(_counted, "beta"), 1.0),
-            "privacy-estimates joint-beta": (partial(_counted, "joint-beta"), 0.0125),
+            "privacy-estimates beta (Clopper-Pearson)": (partial(_counted, "beta"), 1.0, ALL),
+            "privacy-estimates joint-beta": (partial(_counted, "joint-beta"), 0.125, 500),
         }
     return found
 
 
-def _jax(assumed: Assumption) -> dict[str, tuple[Bound, float]]:
+def _jax(assumed: Assumption) -> dict[str, Runs]:
     from jax_privacy import auditing
 
     def auditor(played: Transcript) -> auditing.CanaryScoreAuditor:
@@ -150,16 +180,25 @@ def _jax(assumed: Assumption) -> dict[str, tuple[Bound, float]]:
 
     if assumed == "gaussian":
         return {
-            "jax_privacy epsilon_from_gdp": (lambda p: auditor(p).epsilon_from_gdp(1 - LEVEL, DELTA), 1.0),
+            "jax_privacy epsilon_from_gdp": (
+                lambda p: auditor(p).epsilon_from_gdp(1 - LEVEL, DELTA),
+                1.0,
+                ALL,
+            ),
             "jax_privacy epsilon_one_run_fdp": (
                 lambda p: auditor(p).epsilon_one_run_fdp(1 - LEVEL, DELTA),
                 0.1,
+                10_000,
             ),
         }
     return {
-        "jax_privacy Clopper-Pearson, Bonferroni": (partial(pearson, auditing.Bonferroni()), 1.0),
-        "jax_privacy Clopper-Pearson, split": (partial(pearson, auditing.Split(seed=0)), 1.0),
-        "jax_privacy epsilon_one_run": (lambda p: auditor(p).epsilon_one_run(1 - LEVEL, DELTA), 1.0),
+        "jax_privacy Clopper-Pearson, Bonferroni": (partial(pearson, auditing.Bonferroni()), 1.0, 100_000),
+        "jax_privacy Clopper-Pearson, split": (partial(pearson, auditing.Split(seed=0)), 1.0, ALL),
+        "jax_privacy epsilon_one_run": (
+            lambda p: auditor(p).epsilon_one_run(1 - LEVEL, DELTA),
+            1.0,
+            10_000,
+        ),
     }
 
 

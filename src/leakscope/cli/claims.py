@@ -26,14 +26,21 @@ def claim(
     neighbours: Annotated[
         str | None, options.option("Neighbours: 'replace' or 'add or remove'.", metavar="WORDS")
     ] = None,
+    measure: Annotated[
+        bool,
+        options.option("Play a canary through the mechanism too: a lower bound.", "--measure"),
+    ] = False,
+    trials: Annotated[int, options.count("The most trials of --measure. It may stop early.")] = 20_000,
+    seed: Annotated[int, options.count("Of the trials of --measure.", min=0)] = 0,
     as_json: Annotated[bool, options.option("Print the answer as JSON.", "--json")] = False,
 ) -> None:
     """Say which epsilon a deployed configuration really has: per upload, client and record.
 
-    SOURCE is a pyproject.toml of a Flower app, the JSON job config of an NVFlare client, or a framework:
+    SOURCE is a pyproject.toml of a Flower app, the job config of an NVFlare client (.json, .conf, .yml), or:
     flower-local, flower-fixed, flower-adaptive, nvflare, opacus, tff, jax-privacy, with its settings. The
-    answer is arithmetic: nothing is trained or attacked. It says what holds, against whom, on which
-    conditions, what gives nothing, and the nearest setting that would keep the promise.
+    answer is arithmetic: nothing is trained. It says what holds, against whom, on which
+    conditions, what gives nothing, and the nearest setting that would keep the promise. With --measure trials
+    with a canary say how large the epsilon is at least: they can break a promise, and never keep one.
 
     \b
     leakscope claim pyproject.toml
@@ -42,11 +49,25 @@ def claim(
     """
     from leakscope.integrations.claims import claim as answer
     from leakscope.integrations.claims import words
+    from leakscope.run import progress
 
-    found = answer(source, settings or (), promise=promise, per=per, delta=delta, neighbours=neighbours)
+    with progress.bar(quiet=not measure) as shown:
+        task = shown.add_task("trials", total=None, visible=measure)
+        found = answer(
+            source,
+            settings or (),
+            promise=promise,
+            per=per,
+            delta=delta,
+            neighbours=neighbours,
+            measure=measure,
+            trials=trials,
+            seed=seed,
+            watch=lambda done, total: shown.update(task, completed=done, total=total),
+        )
     if as_json:
         terminal.print_json(words.as_json(found))
         return
-    terminal.print_lines([words.say_verdict(found), ""])
+    terminal.print_lines([words.say_verdict(found), *words.say_measured(found), ""])
     terminal.print_table(words.HEADER, words.rows(found))
     terminal.print_lines(["", *words.notes(found)])

@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
+from leakscope.audits.mechanism.duel import Duel, DuelBound
 from leakscope.core.errors import CHANCE, NONNEGATIVE, Rule
 
 Whose = Literal["upload", "client", "record"]
 Neighbours = Literal["add or remove", "replace"]
 SERVER, OUTSIDERS = "who see every upload", "who see only the model of each round"
+RECORD = (
+    "what one record does to an upload depends on the training: the epsilon of the upload is no lower bound "
+    "for it"
+)
 WHOSE: Rule = ("upload, client or record", lambda value: value in ("upload", "client", "record"))
 NEIGHBOURS: Rule = ("replace or add or remove", lambda value: value in ("replace", "add or remove"))
 EPSILON: Rule = NONNEGATIVE
@@ -31,6 +36,7 @@ class Standing:
     how: str
     only_if: tuple[str, ...] = ()
     secure: bool = False  # uploads are summed before anyone sees them
+    chance: float = 1.0  # of the client to be drawn for a round, in secret
 
     def epsilon(self, neighbours: Neighbours) -> float:
         return self.added if neighbours == "add or remove" else self.replaced
@@ -47,6 +53,27 @@ class Promise:
 
 
 @dataclass(frozen=True)
+class MeasuredStanding:
+    """What trials through the mechanism certify of a standing; None where it was not played, and ``why``. A
+    lower bound can break a promise, and never keeps one."""
+
+    standing: Standing
+    neighbours: Neighbours
+    played: DuelBound | None
+    canary: str = ""
+    why: str = ""
+
+    @property
+    def low(self) -> float:
+        return self.played.low if self.played else 0.0
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether the trials certify more than was accounted for."""
+        return self.low > self.standing.epsilon(self.neighbours) * (1 + 1e-9)
+
+
+@dataclass(frozen=True)
 class Claimed:
     """A configuration's answer: what was promised, what stands, what gives nothing, what would keep it."""
 
@@ -57,6 +84,7 @@ class Claimed:
     assumed: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     instead: str = ""
+    measured: tuple[MeasuredStanding, ...] = ()
 
     @property
     def verdict(self) -> Literal["broken", "holds only if", "nothing promised"]:
@@ -83,6 +111,9 @@ class Claimed:
             if promise
             and row.epsilon(promise.neighbours) <= promise.epsilon * (1 + 1e-9)
             and row.delta <= promise.delta
+            and not any(
+                one.low > promise.epsilon or one.contradicts for one in self.measured if one.standing == row
+            )
         )
 
 
@@ -97,6 +128,8 @@ class Configuration(Protocol):
     def assumed(self) -> tuple[str, ...]: ...
     def idle(self) -> tuple[str, ...]: ...
     def nearest(self, promise: Promise) -> str: ...
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        """How its epsilon is measured; or why it is not."""
 
 
 SIZE = "0 or between 1e-30 and 1e30 in size"  # so that no square or product of settings overflows

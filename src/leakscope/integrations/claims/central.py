@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
 
-from leakscope.integrations.claims.answer import OUTSIDERS, SERVER, Neighbours, Promise, Standing, Whose, show
+from leakscope.audits.mechanism.duel import Duel, duel_of_releases, send_through
+from leakscope.defenses.deployed import FlowerFixedClipping
+from leakscope.defenses.gradient import noisy
+from leakscope.integrations.claims.answer import (
+    OUTSIDERS,
+    RECORD,
+    SERVER,
+    Neighbours,
+    Promise,
+    Standing,
+    Whose,
+    show,
+)
 from leakscope.measures.accounting import epsilon_of
 from leakscope.measures.epsilon import gaussian_mu
 
@@ -28,6 +43,16 @@ class Central(ABC):
     @abstractmethod
     def multiplier(self) -> float:
         """The noise on the sum of a round, in units of the clipping norm; 0 if there is none."""
+
+    @property
+    @abstractmethod
+    def norm(self) -> float:
+        """The clipping norm; 1 where noise is in units of it, whatever it is."""
+
+    @property
+    @abstractmethod
+    def sharing(self) -> float:
+        """How many clients the mean is of."""
 
     @property
     @abstractmethod
@@ -101,8 +126,10 @@ class Central(ABC):
             event = dp.PoissonSampledDpEvent(self.drawn, self.event())
             how = f"each client drawn with chance {self.drawn:.4g} a round, privacy loss distribution"
         whole = dp.SelfComposedDpEvent(event, self.rounds or 1)
+        chance = self.drawn[1] / self.drawn[0] if isinstance(self.drawn, tuple) else self.drawn
+        conditions = (*conditions, HIDDEN, "they are drawn anew at random")
         return [
-            self._outside(whose, whole, delta, how, (*conditions, HIDDEN, "they are drawn anew at random"))
+            replace(self._outside(whose, whole, delta, how, conditions), chance=chance)
             for whose in ("client", "record")
         ]
 
@@ -118,6 +145,33 @@ class Central(ABC):
         if self.rounds is None:
             words.append("The rounds are not given: nothing is said of all rounds. Give rounds.")
         return tuple(words)
+
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        """The others' part of the mean is known, so that only the client's own is played, which is clipped; a
+        client that is removed leaves a zero, or another in its place that is as far away as it can be."""
+        if row.whose == "record":
+            return RECORD
+        gone = self.leaves_zero and neighbours == "add or remove"
+        far = self.norm * (self.weight or 1.0) / self.sharing
+        zero = 0.0 if gone else -far
+        other = "none" if gone else "the opposite one"
+        bare = row.against == SERVER
+        std = 0.0 if bare else self.multiplier * self.norm / self.sharing
+        clip = FlowerFixedClipping(far, 0.0)
+
+        def release(means: Tensor, rng: torch.Generator) -> Tensor:
+            return noisy({"mean": send_through(clip)(means, rng)}, std, rng)["mean"]
+
+        return duel_of_releases(
+            release,
+            one=far,
+            zero=zero,
+            absent=zero if neighbours == "add or remove" else 0.0,
+            std=std,
+            uses=1 if row.whose == "upload" else self.rounds or 1,
+            chance=row.chance,
+            canary=f"a client's update beyond the clipping norm, or {other}",
+        )
 
     def nearest(self, promise: Promise) -> str:
         times = 1 if promise.whose == "upload" else self.rounds or 1

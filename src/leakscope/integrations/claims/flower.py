@@ -7,10 +7,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
 
+from leakscope.audits.mechanism.duel import Duel, duel_of_releases, send_through
 from leakscope.core.errors import CHANCE, NONNEGATIVE, POSITIVE, Rule, at_least, one_of, or_none, require
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, FlowerLocalDp
-from leakscope.integrations.claims.answer import SERVER, Neighbours, Promise, Standing, Whose, setting, show
+from leakscope.integrations.claims.answer import (
+    RECORD,
+    SERVER,
+    Neighbours,
+    Promise,
+    Standing,
+    Whose,
+    setting,
+    show,
+)
 from leakscope.integrations.claims.central import Central
 from leakscope.measures.accounting import epsilon_of
 from leakscope.measures.epsilon import gaussian_mu
@@ -18,6 +30,7 @@ from leakscope.measures.epsilon import gaussian_mu
 ROUNDS = ("num_server_rounds", "num_rounds")
 SHARE: Rule = ("None, or above 0 and at most 1", lambda value: value is None or 0 < value <= 1)
 FAR = 6  # standard deviations
+SLOW = 5_000  # numbers that could be drawn while one norm is moved
 SHAPES = "no parameter is a single number without a shape: Flower sends those without clipping and noise"
 
 
@@ -99,6 +112,18 @@ class LocalDpMod:
             found.append("epsilon and delta are of one upload: LocalDpMod adds up nothing over rounds.")
         return tuple(found)
 
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        if row.whose == "record":
+            return RECORD
+        return duel_of_releases(
+            send_through(self.defense),
+            one=self.clipping_norm,
+            zero=-self.clipping_norm,
+            std=self.defense.deviation(1),
+            uses=1 if row.whose == "upload" else self.rounds or 1,
+            canary="an update beyond the clipping norm, or the opposite one",
+        )
+
     def nearest(self, promise: Promise) -> str:
         times = 1 if promise.whose == "upload" else self.rounds or 1
         mu = gaussian_mu(promise.epsilon, promise.delta) / math.sqrt(times)
@@ -130,6 +155,10 @@ class _FlowerCentral(Central):
         )
 
     @property
+    def sharing(self) -> float:
+        return self.num_sampled_clients
+
+    @property
     def drawn(self) -> tuple[int, int] | None:
         return (self.clients, self.num_sampled_clients) if self.clients else None
 
@@ -156,6 +185,10 @@ class FixedClipping(_FlowerCentral):
     @property
     def multiplier(self) -> float:
         return self.noise_multiplier
+
+    @property
+    def norm(self) -> float:
+        return self.clipping_norm
 
     @property
     def std(self) -> str:
@@ -214,6 +247,10 @@ class AdaptiveClipping(_FlowerCentral):
         )
 
     @property
+    def norm(self) -> float:
+        return self.initial_clipping_norm
+
+    @property
     def multiplier(self) -> float:
         """Noise is in units of the next round's norm, the smaller the more clients are counted as clipped."""
         return self.noise_multiplier * self.fall
@@ -250,6 +287,30 @@ class AdaptiveClipping(_FlowerCentral):
             f"the norm where more clients are clipped, so that still more are: the norm runs away, to "
             f"nothing or to no clipping at all.",
         )
+
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        """Round by round at the norm of each, while all clients are clipped, as the auditor makes them."""
+        plain = super().duel(row, neighbours)
+        if isinstance(plain, str) or row.against == SERVER or not self.noise_multiplier:
+            return plain
+        if row.chance < 1:
+            return "norms move with who is drawn, which is not played"
+        rounds = 1 if row.whose == "upload" else self.rounds or 1
+        norms = torch.full((rounds, 1), math.inf)
+        share = (self.weight or 1.0) / self.sharing
+
+        def play(bit: int, rng: torch.Generator) -> float:
+            score = 0.0
+            for one in self.defense.in_rounds(norms, rng):
+                far, std = share * one.clip, one.deviation(1) / math.sqrt(self.sharing)
+                seen = (2 * bit - 1) * far + std * float(torch.randn((), generator=rng, dtype=torch.float64))
+                score += 2 * far * seen / std**2
+            return score
+
+        def scores(bits: Tensor, rng: torch.Generator) -> Tensor:
+            return torch.tensor([play(int(bit), rng) for bit in bits], dtype=torch.float64)
+
+        return Duel(scores, rounds * SLOW, False, plain.canary)
 
     def name(self, noise: float) -> str:
         return (

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import torch
+from torch import Tensor
 
+from leakscope.audits.mechanism.duel import Duel
 from leakscope.core.errors import LeakscopeError, at_least, or_none, refuse_all
 from leakscope.defenses.deployed import PercentilePrivacy, SVTPrivacy
 from leakscope.integrations.claims.answer import (
+    RECORD,
     SERVER,
     SIZE,
     Neighbours,
@@ -25,6 +30,7 @@ from leakscope.integrations.claims.answer import (
 from leakscope.measures.accounting import epsilon_of
 
 SHAPES = "no parameter is a single number without a shape: NVFlare sends those as they are"
+SLOW = 10  # numbers that could be drawn while one entry is filtered
 UNCOUNTED = ("epsilon_threshold", "epsilon_query")
 
 
@@ -118,6 +124,28 @@ class Filters:
                     )
         return tuple(found)
 
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        """Every entry beyond every cut, or the opposite: the choice tells nothing, each value its sign."""
+        if row.whose == "record":
+            return RECORD
+        defenses = [one for one in self.filters if not isinstance(one, ExcludeVars)]
+        cuts = [one.gamma for one in defenses]
+        least, most = min(cuts, default=1.0), max(cuts, default=1.0)
+        rounds = 1 if row.whose == "upload" else self.rounds or 1
+
+        def send(bit: int, rng: torch.Generator) -> Tensor:
+            layers = {"update": torch.full((1, self.entries), (2 * bit - 1) * 2 * most, dtype=torch.float64)}
+            for one in defenses:
+                layers = dict(one.release(layers, None, rng, batch=1))
+            return layers["update"].clamp(-least, least).sum()
+
+        def scores(bits: Tensor, rng: torch.Generator) -> Tensor:
+            every = [[send(int(bit), rng) for _ in range(rounds)] for bit in bits]
+            return torch.tensor([float(sum(sent)) for sent in every], dtype=torch.float64)
+
+        canary = "an update beyond every cut, or the opposite one"
+        return Duel(scores, SLOW * rounds * self.entries, False, canary)
+
     def nearest(self, promise: Promise) -> str:
         if not self.sparse:
             return (
@@ -143,7 +171,9 @@ def build_filter(name: str, given: Any, entries: Any) -> Filter:
     if kind is None:
         raise LeakscopeError(f"the filter {name!r} is not known; known are {', '.join(FILTERS)}.")
     if not isinstance(given, Mapping):
-        raise LeakscopeError(f"args of {kind.__name__} must be a table of its arguments, got {given!r}.")
+        raise LeakscopeError(
+            f"args of {kind.__name__} must be a table of its arguments, got {reprlib.repr(given)}."
+        )
     values = {key: value for key, value in given.items() if key != "data_kinds" and value is not None}
     uncounted = [key for key in UNCOUNTED if values.get(key) is not None]
     if uncounted:
@@ -166,7 +196,7 @@ def build_filter(name: str, given: Any, entries: Any) -> Filter:
         f"{kind.__name__} has no {name}; it has {', '.join(known)}." for name in values if name not in known
     ]
     bad += [
-        f"{kind.__name__}.{name} must be a {word}, got {values[name]!r}."
+        f"{kind.__name__}.{name} must be a {word}, got {reprlib.repr(values[name])}."
         for name, default in known.items()
         for word, fits in ((f"number, {SIZE}", is_number), ("switch", lambda value: isinstance(value, bool)))
         if name in values and fits(default) and not fits(values[name])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from leakscope.core import files
 from leakscope.core.errors import DataError, LeakscopeError, refuse_all
 from leakscope.integrations.claims.answer import SIZE, Configuration, is_number
 from leakscope.integrations.claims.flower import AdaptiveClipping, FixedClipping, LocalDpMod
+from leakscope.integrations.claims.hocon import parse_hocon
 from leakscope.integrations.claims.nvflare import FILTERS, Filter, Filters, build_filter
 from leakscope.integrations.claims.records import JaxTraining, OpacusTraining, TffAggregator
 
@@ -38,7 +40,7 @@ def read_source(source: str | Path, settings: Mapping[str, Any]) -> tuple[str, C
     if not path.is_file():
         raise DataError(
             f"{name!r} is neither a framework nor a file; frameworks are {', '.join(FRAMEWORKS)}, files a "
-            f"pyproject.toml with [tool.flwr.app.config] or a JSON file."
+            f"pyproject.toml with [tool.flwr.app.config], or a job config as .json, .conf or .yml."
         )
     found = _parsed(path)
     if path.suffix == ".toml":
@@ -52,7 +54,7 @@ def read_source(source: str | Path, settings: Mapping[str, Any]) -> tuple[str, C
     if not isinstance(framework, str) or framework not in FRAMEWORKS:
         raise DataError(
             f"{path.name} must have task_result_filters (NVFlare), or 'framework' as one of "
-            f"{', '.join(FRAMEWORKS)}, got {framework!r}."
+            f"{', '.join(FRAMEWORKS)}, got {reprlib.repr(framework)}."
         )
     return framework, build(framework, {**found, **settings}, {})
 
@@ -120,19 +122,43 @@ def _fault(framework: str, field: Field[Any], values: Mapping[str, Any]) -> str:
         fits = float(value).is_integer()
     if not fits or not holds(value):
         size = f" and {SIZE}" if type(value) in (int, float) and not is_number(value) else ""
-        return f"{framework}: {field.name} must be {words}{size}, got {value!r}."
+        return f"{framework}: {field.name} must be {words}{size}, got {reprlib.repr(value)}."
     return ""
 
 
 def _parsed(path: Path) -> dict[str, Any]:
     text = files.read(path).decode(errors="replace")
+    name, parse = FORMATS.get(path.suffix, ("JSON", json.loads))
     try:
-        found = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:  # of either format, or a number of thousands of digits
-        raise DataError(f"{path.name} is neither TOML (.toml) nor JSON: {error}.") from error
+        found = parse(text)
+    except ValueError as error:  # of any format, or a number of thousands of digits
+        raise DataError(f"{path.name} cannot be read as {name}: {' '.join(str(error).split())}.") from error
+    except RecursionError:
+        raise DataError(f"{path.name} cannot be read as {name}: its tables are too deep.") from None
     if not isinstance(found, dict):
         raise DataError(f"{path.name} must hold a table of settings, got a {type(found).__name__}.")
     return found
+
+
+def _parse_yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError:
+        raise ValueError("PyYAML is not installed; pip install leakscope[yaml]") from None
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError("it repeats a part by an alias, which is not read here")
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+FORMATS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    ".toml": ("TOML", tomllib.loads),
+    ".conf": ("HOCON as NVFlare writes it", parse_hocon),
+    ".yml": ("YAML", _parse_yaml),
+    ".yaml": ("YAML", _parse_yaml),
+}
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +192,7 @@ def _filters(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
     elsewhere: list[str] = []
     listed = {name: found.get(name, []) for name in ("task_result_filters", "task_data_filters")}
     bad = [
-        f"{path.name}: {name} must be a list of groups of filters, got {groups!r}."
+        f"{path.name}: {name} must be a list of groups of filters, got {reprlib.repr(groups)}."
         for name, groups in listed.items()
         if not isinstance(groups, list)
     ]
@@ -177,7 +203,9 @@ def _filters(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
         if not shaped or not all(isinstance(one, Mapping) for one in group["filters"]):
             raise DataError(f"{path.name}: each group of filters must have 'filters', a list of tables.")
         if not isinstance(group.get("tasks", []), list):
-            raise DataError(f"{path.name}: tasks of a group must be a list of names, got {group['tasks']!r}.")
+            raise DataError(
+                f"{path.name}: tasks of a group must be a list of names, got {reprlib.repr(group['tasks'])}."
+            )
         acts = sent and any(task in TRAIN for task in group.get("tasks", []))
         for one in group["filters"]:
             if acts:

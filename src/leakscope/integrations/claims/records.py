@@ -4,14 +4,18 @@ TensorFlow Federated adds to the sum of clients."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import dp_accounting as dp  # type: ignore[import-untyped]
+import torch
 from dp_accounting.rdp import RdpAccountant  # type: ignore[import-untyped]
 from scipy import optimize
+from torch import Tensor
 
-from leakscope.core.errors import CHANCE, NONNEGATIVE, POSITIVE, Rule, at_least, one_of, or_none
+from leakscope.audits.mechanism.duel import Duel, duel_of_releases
+from leakscope.core.errors import CHANCE, NONNEGATIVE, POSITIVE, Rule, at_least, one_of, or_none, require
+from leakscope.defenses.dpsgd import DPSGD
 from leakscope.integrations.claims.answer import SERVER, Neighbours, Promise, Standing, Whose, setting, show
 from leakscope.integrations.claims.central import Central
 from leakscope.measures.accounting import epsilon_of
@@ -22,6 +26,10 @@ SWITCH: Rule = ("true or false", lambda value: isinstance(value, bool))
 COUNT = "the number of records is no secret: steps are divided by the expected size of a batch"
 SECRET = "nobody who sees the updates learns which records were in which batch"
 LEAST = 0.2  # the noise from which one that suffices is sought
+PARTS = (
+    "a record that is removed leaves an empty place (zero-out), or each draws its part of the cycle alone "
+    "(PartitionType.INDEPENDENT): in an equal split one record more or less moves all others"
+)
 STATISTICS = "no layer keeps statistics of batches, and nothing else of the records is sent"
 
 
@@ -73,6 +81,30 @@ class _Steps:
             Standing("client", SERVER, math.inf, math.inf, at, why, (), secure) for secure in (False, True)
         ]
         return tuple(rows)
+
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        """A record whose gradient is beyond the clip, among others of which it is known what they add."""
+        if row.whose == "client":
+            return row.how
+        defense = DPSGD(1.0, self.noise, "opacus")
+        weights = defense.weigh({"gradient": torch.tensor([4.0], dtype=torch.float64)})
+        one = 2 * float(weights["gradient"]) if weights else 2.0
+        times = 1 if row.whose == "upload" else self.uploads
+        uses = math.ceil(self.epochs) if self.chance is None else self.steps
+
+        def release(sums: Tensor, rng: torch.Generator) -> Tensor:
+            return defense.release({"gradient": sums}, None, rng, batch=1)["gradient"]
+
+        gone = neighbours == "add or remove"
+        return duel_of_releases(
+            release,
+            one=one,
+            zero=0.0 if gone else -one,
+            std=defense.deviation(1),
+            uses=times * uses,
+            chance=1.0 if self.chance is None else self.chance,
+            canary=f"a record's gradient beyond the clip, or {'none' if gone else 'the opposite one'}",
+        )
 
     def needed(self, promise: Promise) -> float:
         """The noise multiplier that keeps a promise, by the Renyi accountant, which rounds up."""
@@ -159,6 +191,9 @@ class OpacusTraining:
         more = (f"max_grad_norm {self.max_grad_norm:g}: noise is in units of it, so it changes no epsilon.",)
         return (*_shuffled(not self.poisson_sampling), *more)
 
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        return self.steps.duel(row, neighbours)
+
     def nearest(self, promise: Promise) -> str:
         return self.steps.nearest(promise)
 
@@ -184,11 +219,19 @@ class JaxTraining:
     def promise(self) -> Promise | None:
         return Promise(self.epsilon, self.delta, *self.usual) if self.epsilon else None
 
+    def __post_init__(self) -> None:
+        rule = f"at most num_examples / batch_size = {self.num_examples / self.batch_size:.6g}"
+        fits = self.cycle == 1 or self.cycle * self.batch_size <= self.num_examples
+        require(fits, "cycle_length", rule, self.cycle_length)
+
+    @property
+    def cycle(self) -> int:
+        return self.cycle_length if self.batch_selection == "cyclic_poisson" else 1
+
     @property
     def steps(self) -> _Steps:
-        cycle = self.cycle_length if self.batch_selection == "cyclic_poisson" else 1
-        chance = min(1.0, self.batch_size * cycle / self.num_examples)
-        uses = math.ceil(self.iterations / cycle)
+        chance = min(1.0, self.batch_size / (self.num_examples // self.cycle))  # the rest is dropped
+        uses = math.ceil(self.iterations / self.cycle)
         whole = max(1, self.num_examples // self.batch_size)  # batches of an epoch, if the last is dropped
         share = max(self.batch_size / self.num_examples, 1 / whole)  # of an epoch in one iteration
         epochs = max(1, math.ceil(round(self.iterations * share, 9)))
@@ -199,7 +242,10 @@ class JaxTraining:
         return self.steps.event()
 
     def standings(self, delta: float | None) -> tuple[Standing, ...]:
-        return self.steps.standings(delta)
+        rows = self.steps.standings(delta)
+        if self.cycle == 1:
+            return rows
+        return tuple(replace(row, only_if=(*row.only_if, PARTS)) if row.only_if else row for row in rows)
 
     def assumed(self) -> tuple[str, ...]:
         return ("Noise is drawn anew for each step, and nobody knows its seed.",)
@@ -207,6 +253,9 @@ class JaxTraining:
     def idle(self) -> tuple[str, ...]:
         more = (f"clip_norm {self.clip_norm:g}: noise is in units of it, so it changes no epsilon.",)
         return (*_shuffled(self.batch_selection == "shuffled"), *more)
+
+    def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
+        return self.steps.duel(row, neighbours)
 
     def nearest(self, promise: Promise) -> str:
         return self.steps.nearest(promise)
@@ -234,6 +283,14 @@ class TffAggregator(Central):
     @property
     def multiplier(self) -> float:
         return self.noise_multiplier
+
+    @property
+    def norm(self) -> float:
+        return self.clip or 1.0
+
+    @property
+    def sharing(self) -> float:
+        return self.clients_per_round
 
     @property
     def drawn(self) -> tuple[int, int] | float | None:

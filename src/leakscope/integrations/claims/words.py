@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from leakscope.integrations.claims.answer import Claimed, show
+from leakscope.integrations.claims.answer import Claimed, MeasuredStanding, Promise, show
 
 WHAT = {"upload": "one upload", "client": "a client in all rounds", "record": "a record in all rounds"}
+NEVER = "A lower bound confirms no promise: that rests on the accounting and its conditions."
 HEADER = ["epsilon of", "against those", "uploads", "added or removed", "replaced", "delta", "only if"]
 
 
@@ -27,9 +28,42 @@ def say_verdict(answer: Claimed) -> str:
         )
     if not answer.asked:
         return f"Promised: {said}. Nothing can be said of it with these settings: see what is assumed."
+    if any(one.contradicts for one in answer.measured):
+        return f"Promised: {said}. Nobody can say that it is kept: trials contradict the accounting."
     least = min(row.epsilon(promise.neighbours) for row in answer.asked)
     real = "no epsilon holds" if math.isinf(least) else f"the epsilon that holds is {show(least)}"
     return f"Promised: {said}. It is not kept: {real}."
+
+
+def say_measured(answer: Claimed) -> list[str]:
+    """What trials certify, and whether measured, accounted and promised agree, a line each."""
+    return [_say_one(one, answer.promise) for one in answer.measured]
+
+
+def _say_one(one: MeasuredStanding, promise: Promise | None) -> str:
+    row, accounted = one.standing, one.standing.epsilon(one.neighbours)
+    head = f"Measured, {WHAT[row.whose]} ({one.neighbours}) against those {row.against}"
+    if row.chance < 1:
+        head += ", drawn in secret"
+    if one.played is None:
+        return f"{head}: not played, since {one.why}."
+    certified, gaussian = one.played.certified, one.played.gaussian
+    bare = f"; {show(certified.low)} if nothing is assumed of the noise" if gaussian else ""
+    low = "none above 0" if one.low == 0 else f"at least {show(one.low)}"
+    said = f"{head}: epsilon {low} ({certified.level:.0%}, {certified.n:,} trials with {one.canary}{bare}). "
+    said += "Accounted: none holds. " if math.isinf(accounted) else f"Accounted: {show(accounted)}. "
+    if one.contradicts:
+        return said + "The trials show more than was accounted for: one of the two is wrong. Rely on neither."
+    if promise is None:
+        return said + f"The two agree. {NEVER}"
+    said += f"Promised: {show(promise.epsilon)}. "
+    if one.low > promise.epsilon:
+        return said + "The trials alone break the promise."
+    if accounted > promise.epsilon * (1 + 1e-9):
+        return (
+            said + "The accounting does not keep the promise. That the trials did not show it clears nobody."
+        )
+    return said + f"The three agree. {NEVER}"
 
 
 def rows(answer: Claimed) -> list[list[str]]:
@@ -64,6 +98,22 @@ def as_json(answer: Claimed) -> dict[str, Any]:
     table["standings"] = [
         {name: None if value == math.inf else value for name, value in asdict(row).items()}
         for row in answer.standings
+    ]
+    table["measured"] = [
+        {
+            "whose": one.standing.whose,
+            "against": one.standing.against,
+            "neighbours": one.neighbours,
+            "delta": one.standing.delta,
+            "chance": one.standing.chance,
+            "low": one.low if one.played else None,
+            "low_any": one.played.certified.low if one.played else None,
+            "level": one.played.certified.level if one.played else None,
+            "trials": one.played.certified.n if one.played else 0,
+            "canary": one.canary,
+            "sentence": said,
+        }
+        for one, said in zip(answer.measured, say_measured(answer), strict=True)
     ]
     return {**table, "verdict": answer.verdict, "sentence": say_verdict(answer)}
 
