@@ -29,6 +29,7 @@ CASES: Mapping[str, int] = MappingProxyType(
         "bytes of tables": 300,
         "indexes of recordings": 500,
         "recordings that go on": 200,
+        "journals of recordings": 200,
         "files of recordings": 300,
         "headers of safetensors": 300,
         "encoders": 500,

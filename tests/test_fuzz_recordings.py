@@ -88,6 +88,24 @@ def test_a_broken_index_is_continued_or_refused_and_left_as_it_was(tmp_path):
     fuzz("recordings that go on", scratched(content), check)
 
 
+def test_a_scratched_journal_is_read_or_refused_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr("leakscope.training.recording.writer.SHORT", 3)
+    run = tmp_path / "run"
+    record(run, rounds=2)
+    journal = run / "recording.jsonl"
+    whole = journal.read_bytes()
+    assert whole.count(b"\n") >= 2
+
+    def check(content):
+        journal.write_bytes(content)
+        before = files(tmp_path)
+        works_or_says_why(lambda: audited(run))
+        works_or_says_why(lambda: Recording(run).describe())
+        assert files(tmp_path) == before
+
+    fuzz("journals of recordings", scratched(whole), check)
+
+
 def test_a_scratched_file_is_read_or_refused_in_one_sentence(tmp_path):
     run = tmp_path / "run"
     record(run, rounds=1)

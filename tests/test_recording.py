@@ -369,7 +369,9 @@ def test_a_journal_that_was_cut_short_or_outlived_its_index_is_continued(tmp_pat
     assert journal.read_bytes().count(b"\n") == 1  # who continues writes the whole index first
     assert len(state(run)[0]) == 151
     assert digest_index(run) != before
-    journal.write_bytes(text)  # killed after the index was written, before the journal was removed
+    Recorder(run, net(), model_name="net")
+    assert not journal.read_bytes()
+    journal.write_bytes(text)  # killed after the index was written, before the journal was emptied
     assert len(state(run)[0]) == 151
     many(run, 152, start=151)
     assert len(state(run)[0]) == 152
@@ -398,7 +400,10 @@ def test_a_journal_that_does_not_fit_is_refused(tmp_path):
     journal.write_text("".join(kept))
     edit(run, lambda index: index.update(version=1))
     refused(lambda: Recording(run), "recording.jsonl", "has no journal")
+    edit(run, lambda index: index.update(version=2))
+    assert len(state(run)[0]) == 149
     journal.unlink()
+    refused(lambda: Recording(run), "recording.jsonl", "is missing")
     journal.symlink_to("/dev/null")
     refused(lambda: Recording(run), "leads out of the folder")
 

@@ -249,9 +249,9 @@ def average_scores(
     the success rates and what guessing achieved (``bases``). ``shared``: the seeds have their cases in
     common."""
     tables = [run.table for run in runs]
-    shared = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
+    common = [name for name in (tables[0] if tables else ()) if all(name in table for table in tables)]
     averages = {}
-    for name in shared:
+    for name in common:
         raw = None
         if name == "advantage" and len(bases) == len(runs) and all(run.success for run in runs):
             pairs = zip(runs, bases, strict=True)

@@ -54,10 +54,12 @@ class Roster:
 
     def only(self, places: Sequence[int]) -> Roster:
         """These clients, and everybody's records of nobody."""
-        members, apart, names = (
-            tuple(part[c] for c in places) if part else () for part in (self.members, self.apart, self.names)
+        return replace(
+            self,
+            members=tuple(self.members[c] for c in places),
+            apart=tuple(self.apart[c] for c in places) if self.apart else (),
+            names=tuple(self.names[c] for c in places) if self.names else (),
         )
-        return replace(self, members=members, apart=apart, names=names)
 
     def outsiders(self, whose: slice) -> tuple[Dataset, Dataset]:
         """The held-out and the judged records of nobody to hold these clients' records against."""

@@ -179,7 +179,7 @@ def _over_seeds(scores: Sequence[Scores[Estimate]], measure: str, among: int, sh
         low, high = (basis.low(error / 2), basis.high(error / 2)) if basis else (0.0, 1.0)
         estimates.append(replace(estimate, low=low, high=high, level=1 - error))
     known = MEASURES[measure]
-    limits = {"least": known.least, "most": known.most}
-    whole = over_seeds(estimates, level=estimates[0].level, **limits, shared=shared)
-    plain = average(estimates, **limits, shared=shared)
+    least, most = known.least, known.most
+    whole = over_seeds(estimates, level=estimates[0].level, least=least, most=most, shared=shared)
+    plain = average(estimates, least=least, most=most, shared=shared)
     return replace(plain, low=whole.low, high=whole.high, level=whole.level)

@@ -1,7 +1,8 @@
 """The index of a recording: its form, checked by hand, and the fingerprints of what it names.
 
 A long recording has a journal beside its index: one line for every file that was written since. Whoever reads
-takes both; a last line without its end was not finished, and is not there.
+takes both; a last line without its end was not finished, and is not there. A journal that is lost is an
+error: what it named would be missing without a word.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from leakscope.core.errors import DataError
 from leakscope.core.nouns import Params
 
 FORMAT, INDEX, JOURNAL = "leakscope recording", "recording.json", "recording.jsonl"
-VERSION, JOURNALLED = 1, 2  # the second is of an index that may have a journal beside it
+VERSION, JOURNALLED = 1, 2  # the second is of an index that has a journal beside it, be it empty
 DECLARED = ("loss", "preprocessing")  # what a writer may say of how its clients trained
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # torch's names of what is no parameter
 SUM = "\0"  # in place of a client's name: no client can be called so
@@ -50,6 +51,10 @@ def loaded(folder: Path) -> dict[str, Any]:
         )
     if fault := next(_faults(index), None):
         raise damaged(file, fault)
+    if index["version"] == JOURNALLED and lines is None:  # it may have come between the two readings
+        lines = _read_journal(folder)
+        if lines is None:
+            raise damaged(folder / JOURNAL, "it is missing, and the index says that there is one")
     if not lines:
         return index
     if index["version"] != JOURNALLED:
@@ -66,13 +71,13 @@ def loaded(folder: Path) -> dict[str, Any]:
     return index
 
 
-def _read_journal(folder: Path) -> list[bytes]:
-    """Its whole lines; none where there is no journal."""
+def _read_journal(folder: Path) -> list[bytes] | None:
+    """Its whole lines; None where there is no journal."""
     file = folder / JOURNAL
     try:
         text = files.read(own(file))
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return None
     except OSError as error:
         raise damaged(file, f"it cannot be read ({error})") from None
     return text.split(b"\n")[:-1]

@@ -96,7 +96,7 @@ class Recorder:
         _facts(1, self.rate, self.local_steps)
         with _alone(self.folder):
             for left in self.folder.glob(".*.*"):  # by a writer that was killed: nobody else writes now
-                if left.name.startswith((".round-", f".{INDEX}.")):
+                if left.name.startswith((".round-", f".{INDEX}.", f".{JOURNAL}.")):
                     left.unlink(missing_ok=True)
             index = self._continued(layers)
             index["clients"] = list(dict.fromkeys([*index["clients"], *names]))
@@ -183,12 +183,15 @@ class Recorder:
         return loaded(self.folder)
 
     def _write_index(self, index: dict[str, Any]) -> None:
-        """The whole index in place of the one before. A journal goes after it: until then it says again what
-        the index says."""
-        entries = count_entries(index)
+        """The whole index in place of the one before. A journal is there before an index that has one, and
+        emptied after it: until then it says again what the index says."""
+        entries, journal = count_entries(index), self.folder / JOURNAL
         index["version"] = VERSION if entries < SHORT else JOURNALLED
+        if entries >= SHORT and not journal.exists():
+            files.write(journal, "", private=True)
         files.write(self.folder / INDEX, json.dumps(index), private=True)
-        (self.folder / JOURNAL).unlink(missing_ok=True)
+        if journal.exists() and journal.stat().st_size:
+            files.write(journal, "", private=True)
         self._cache.update({"written": (_stamp(self.folder), index), "entries": entries, "lines": 0})
 
     def _write_entry(self, index: dict[str, Any], line: dict[str, Any], declared: bool) -> None:
