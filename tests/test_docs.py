@@ -260,11 +260,11 @@ def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
 
 @pytest.fixture(scope="module")
 def federated(tmp_path_factory) -> tuple[Path, dict, str]:
-    """The README's federation: the folder of its recording, its names and what it prints."""
+    """The federation of the page for Python: the folder of its recording, its names and what it prints."""
     names: dict = {}
     folder = tmp_path_factory.mktemp("readme")
     with chdir(folder), redirect_stdout(StringIO()) as printed:
-        exec(blocks("README.md")[1], names)
+        exec(blocks("docs/from-python.md")[0], names)
     return folder, names, printed.getvalue()
 
 
@@ -276,7 +276,7 @@ def test_the_federation_of_the_readme_runs_and_finds_members(federated):
 
 @pytest.mark.slow
 def test_the_layers_of_the_readme_run_and_the_first_tells_most(capsys):
-    *_, code, _ = blocks("README.md")
+    *_, code, _ = blocks("docs/from-python.md")
     exec(code, {})
     told = {line.split()[0]: float(line.split()[2]) for line in capsys.readouterr().out.splitlines()}
     assert list(told) == ["0", "2", "4"]
@@ -286,7 +286,7 @@ def test_the_layers_of_the_readme_run_and_the_first_tells_most(capsys):
 
 @pytest.mark.slow
 def test_the_guard_of_the_readme_hides_the_secret_from_one_draw_and_less_from_sixteen(capsys):
-    *_, code = blocks("README.md")
+    *_, code = blocks("docs/from-python.md")
     names: dict = {}
     exec(code, names)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -296,7 +296,9 @@ def test_the_guard_of_the_readme_hides_the_secret_from_one_draw_and_less_from_si
 
 
 def test_no_block_of_python_in_the_readme_is_left_out():
-    assert len(blocks("README.md")) == 4  # each has a test of its own above
+    assert len(blocks("README.md")) == 1  # it has a test of its own above
+    assert len(blocks("docs/from-python.md")) == 3  # so have these
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
 
 
 SIZES = {  # of the README's commands in a test
