@@ -79,7 +79,9 @@ class _Headless(nn.Sequential):
         self.outputs = outputs
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).new_zeros(len(x), self.outputs)
+        for layer in self:
+            x = layer(x)
+        return x.new_zeros(len(x), self.outputs)
 
 
 def described(encoder: Architecture) -> dict[str, Any]:
