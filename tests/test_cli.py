@@ -679,7 +679,7 @@ def test_records_in_memory_are_told_of_cell_by_cell_and_their_encoders_are_kept(
     assert [line.count(", seed 0: ") for line in capsys.readouterr().err.splitlines()] == [1]
     terminal.copy_encoders(report, ["encoder-0.5"])
     encoder = library.load_encoder(tmp_path / "out" / "encoder-0.5")
-    assert len(encoder(people(600).x[:3], key=1)) == 3
+    assert len(encoder(people(600).x[:3], rng=seeded(0))) == 3
     assert (tmp_path / "out" / "report.html").exists()
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from builders import refuses
@@ -165,6 +166,15 @@ def test_the_grid_and_k_are_settings_that_are_saved(tmp_path):
 
 
 # What is saved
+
+
+def test_dates_are_read_as_they_were_when_it_is_loaded(tmp_path):
+    days = pd.date_range("2020-01-01", periods=400).strftime("%d.%m.%Y")
+    frame = FRAME.assign(seen=days)
+    encoder = deployed(frame)
+    loaded = load_encoder(encoder.save(tmp_path))
+    assert loaded.preparation.columns == encoder.preparation.columns
+    assert torch.equal(loaded(frame.iloc[1:3], key=KEY), encoder(frame.iloc[1:3], key=KEY))
 
 
 def test_one_patients_rare_diagnosis_is_not_in_the_saved_files(tmp_path):

@@ -541,7 +541,7 @@ def test_an_encoder_of_too_many_layers_is_refused(tmp_path):
         {"name": "TableEncoder", "widths": [4], "head": [1] * 200_000},
     ):
         content = save_tensors({"x": torch.zeros(1)})
-        table = {"format": 1, "architecture": architecture, "perturbation": {"kind": "none", "scale": 1},
+        table = {"format": 2, "architecture": architecture, "perturbation": {"kind": "none", "scale": 1},
                  "normed": False, "about": about, "digest": hashlib.sha256(content).hexdigest()[:16]}  # fmt: skip
         (tmp_path / "encoder.safetensors").write_bytes(content)
         (tmp_path / "encoder.json").write_text(json.dumps(table))

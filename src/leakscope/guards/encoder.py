@@ -6,11 +6,11 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
@@ -88,6 +88,10 @@ class Encoder(nn.Module):
         for name, tensor in (preparation.tensors() if preparation else {}).items():
             self.register_buffer(name, tensor)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, *given: Any, **settings: Any) -> Tensor: ...
+
     def forward(
         self,
         records: Tensor | pd.DataFrame,
@@ -95,7 +99,7 @@ class Encoder(nn.Module):
         *,
         rng: torch.Generator | None = None,
         key: Key | int | None = None,
-        people: Sequence[object] | None = None,
+        people: Iterable[object] | None = None,
     ) -> Tensor:
         """Representations (n, ...) of records (n, ...) as they are released: with one draw for each person,
         frozen by ``key``, which whoever knows it can take off again, or fresh ones from ``rng``.
@@ -154,7 +158,7 @@ class Encoder(nn.Module):
         return self._noised(r, self._frozen(x, r.shape[1:], key, own)).to(x.dtype)
 
     def draws(
-        self, records: Tensor | pd.DataFrame, key: Key, people: Sequence[object] | None = None
+        self, records: Tensor | pd.DataFrame, key: Key, people: Iterable[object] | None = None
     ) -> Tensor:
         """The draws (n, ...) that belong to these people, for an encoder that was exported."""
         x = self._tensor(records)
@@ -259,7 +263,7 @@ class Encoder(nn.Module):
         return {TENSORS: content, TABLE: json.dumps(table, indent=1).encode()}
 
 
-def name_people(ids: Sequence[object]) -> list[bytes]:
+def name_people(ids: Iterable[object]) -> list[bytes]:
     """Each id as what a draw and a ledger know a person by: 7, 7.0 and "7" are one person."""
     found = []
     for row, one in enumerate(ids, start=1):

@@ -60,8 +60,8 @@ class Preparation:
         marks = bool(((x == 0) | (x == 1)).all())
         if x.dim() > 2:
             inside = bool((x >= 0).all() and (x <= 1).all())  # pictures, of bytes
-            step = 1.0 if marks else 1 / 255 if inside else _nice(grid * float(x.std()))
-            one = torch.tensor(step, dtype=torch.float64)
+            width = 1.0 if marks else 1 / 255 if inside else _nice(grid * float(x.std()))
+            one = torch.tensor(width, dtype=torch.float64)
             return cls(torch.zeros_like(one), torch.ones_like(one), one, grid=grid, fewest=fewest)
         numbers = torch.full((x.shape[1],), not marks)
         for column in columns:
@@ -112,18 +112,17 @@ class Preparation:
     @classmethod
     def read(cls, table: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         """What `table` and `tensors` gave."""
-        columns = [
-            Column(
-                str(n), int(a), int(b), tuple(map(str, v)), bool(s), None if f is None else float(f), str(t)
-            )
-            for n, a, b, v, s, f, t in table["columns"]
-        ]
-        own = [tensors[name].double() for name in ("shift", "scale", "step")]
-        if not bool((own[2] > 0).all() and own[2].isfinite().all() and (own[1] > 0).all()):
+        columns = []
+        for name, start, stop, values, standardised, fill, form in table["columns"]:
+            own_fill = None if fill is None else float(fill)
+            place = Column(str(name), start, stop, tuple(map(str, values)), bool(standardised), own_fill)
+            columns.append(replace(place, form=str(form)))
+        shift, scale, step = (tensors[name].double() for name in ("shift", "scale", "step"))
+        if not bool((step > 0).all() and step.isfinite().all() and (scale > 0).all()):
             raise ValueError("its scale and its grid must be above 0")
-        if not bool(own[0].isfinite().all()):
+        if not bool(shift.isfinite().all()):
             raise ValueError("what it subtracts must be finite")
-        return cls(*own, tuple(columns), float(table["grid"]), int(table["fewest"]))
+        return cls(shift, scale, step, tuple(columns), float(table["grid"]), int(table["fewest"]))
 
 
 def cells(x: Tensor, step: Tensor | float) -> Tensor:
