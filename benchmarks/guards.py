@@ -45,6 +45,19 @@ CASES: dict[str, tuple[Inf2Guard, tuple[int, ...]]] = {
         (446,),
     ),
     "table, labels, mmd, 1 step, noise": (Inf2Guard("attribute", "u", loss="mmd", steps=1, **NOISE), (90,)),
+    "table, labels, mmd of 128 records, 1 step": (
+        Inf2Guard("attribute", "u", loss="mmd", steps=1, compared=128, **NOISE),
+        (90,),
+    ),
+    "table, labels, ridge, 1 step, noise": (
+        Inf2Guard("attribute", "u", loss="ridge", steps=1, **NOISE),
+        (90,),
+    ),
+    "table, labels, ridge, 2 steps, noise": (Inf2Guard("attribute", "u", loss="ridge", **NOISE), (90,)),
+    "table, labels, ridge of 128 records, 1 step": (
+        Inf2Guard("attribute", "u", loss="ridge", steps=1, compared=128, **NOISE),
+        (90,),
+    ),
     "images, reconstruction, 1 step": (
         Inf2Guard("reconstruction", encoder=ImageEncoder(), batch=64, steps=1, loss="clip"),
         (3, 32, 32),

@@ -86,8 +86,12 @@ def test_categories_go_by_their_names_wherever_they_stand(tmp_path, one_attack):
 def test_a_guard_that_leaves_nothing_has_a_bound_and_not_an_error():
     found = run(cell(GUARD | {"perturbation": "gaussian", "scale": 1000.0, "normed": True})).found
     (judged,) = found.judged
-    assert 0.5 <= judged.theorem.bound < 0.8
-    assert judged.theorem.entropy.value > 0.6
+    theorem = judged.theorem
+    assert theorem.entropy.value > 0.6
+    if theorem.bound is None:  # a network that learned noise by heart is too sure
+        assert theorem.miscalibrated > 0.005
+    else:
+        assert 0.5 <= theorem.bound < 0.8
 
 
 def test_members_are_hidden_from_records_the_guard_has_not_seen():
@@ -113,6 +117,7 @@ def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
     assert len(set(once)) == 4
     noise = GUARD | {"perturbation": "gaussian", "epochs": 1}
     (judged,) = run(cell(noise, queries=2, near=3, rows=True)).found.judged
+    assert {one.queries for one in judged.attacks} == {1, 2}
     assert [row.title for row in judged.rows] == [
         "label alone",
         "one draw and the label",

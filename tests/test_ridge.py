@@ -116,7 +116,7 @@ def test_the_privacy_term_is_of_representations_before_the_noise_unless_that_is_
     alternation, seen = made(replace(NOISY, before_noise=before))
     clean = torch.nn.functional.layer_norm(alternation.network(seen.x), (8,)).detach()
     _, lost = alternation.step(seen)
-    expected = float(ridge(clean, seen.private["u"]))
+    expected = losses.SHARE * float(ridge(clean, seen.private["u"]))
     assert (lost == pytest.approx(expected, rel=1e-4)) == before
 
 

@@ -50,7 +50,8 @@ class Inf2Guard(TimedGuard):
     loss with noise: ``perturbation`` "gaussian" on ``normed`` representations. The privacy term is of
     representations ``before_noise``, since what is hidden under noise is found by whoever averages it; False
     is the papers' reading (against reconstruction it is always after). ``given_label`` is the weight, in a
-    distance, of what is there beyond the task's label, which whoever uses a representation has.
+    distance, of what is there beyond the task's label, which whoever uses a representation has. A distance
+    takes time that grows with the square of the batch; with ``compared`` it is of so many records of it.
 
     "attribute": ``column`` of each record. "property": the share of records with ``value`` of ``column`` in
     subsets, from their ``aggregate``. "membership": from the representation, or (``label_aware``) from
@@ -85,6 +86,7 @@ class Inf2Guard(TimedGuard):
     before_noise: bool = True
     given_label: float = 0.0
     entropy_weight: float = 0.01
+    compared: int | None = None
 
     strength = Strength("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
 
@@ -92,7 +94,7 @@ class Inf2Guard(TimedGuard):
         check(self, secret=one_of(*SECRETS), loss=one_of(*LOSSES), utility=one_of(*get_args(Keeps)))
         check(self, perturbation=one_of(*KINDS), scale=NONNEGATIVE, rate=POSITIVE, warm_up=at_least(0))
         check(self, epochs=at_least(1), batch=at_least(2), patience=or_none(at_least(1)))
-        check(self, entropy_weight=NONNEGATIVE)
+        check(self, entropy_weight=NONNEGATIVE, compared=or_none(at_least(8)))
         require(0 <= self.lam <= 1, "Inf2Guard.lam", "in [0, 1]", self.lam)
         weighed = self.given_label == 0 or self.loss in DISTANCES
         rule = f"in [0, 1], and 0 with loss {self.loss!r}" if not weighed else "in [0, 1]"
@@ -279,7 +281,8 @@ def protection(
         net: nn.Module = initialised(lambda: reader(shape, len(prior), guard.hidden), rng)
     else:
         net = initialised(lambda: perceptron((inputs, *guard.hidden, len(prior))), rng)
-    return Told(sight, net, guard.loss, prior, given=guard.given_label, noisy=not guard.before_noise)
+    more = {"given": guard.given_label, "noisy": not guard.before_noise, "compared": guard.compared}
+    return Told(sight, net, guard.loss, prior, **more)  # type: ignore[arg-type]
 
 
 def _sight(guard: Inf2Guard, data: Dataset, shape: Shape, *, head: bool) -> tuple[Sight, Tensor, int | None]:

@@ -16,6 +16,7 @@ from leakscope.guards.ridge import ridge
 
 Loss = Literal["adversarial", "prior", "clip", "mmd", "mean", "ridge"]
 LOSSES: tuple[str, ...] = get_args(Loss)
+SHARE = 2.0  # what the share that a ridge adversary explains weighs beside a loss in nats
 DISTANCES = ("mmd", "mean", "ridge")  # need no adversary that is trained
 
 
@@ -50,14 +51,16 @@ def against_critic(loss: str, joint: Tensor, product: Tensor) -> Tensor:
 
 
 def distance(loss: str, r: Tensor, codes: Tensor) -> Tensor:
-    return {"mmd": mmd, "mean": mean_distance, "ridge": ridge}[loss](r, codes)
+    if loss == "ridge":
+        return SHARE * ridge(r, codes)
+    return mmd(r, codes) if loss == "mmd" else mean_distance(r, codes)
 
 
 def distance_given(loss: str, r: Tensor, codes: Tensor, given: Tensor) -> Tensor:
     """The same among the records of each of the codes ``given``, its mean over the records: what is there
     beyond what those codes tell."""
     if loss == "ridge":
-        return ridge(r, codes, given)
+        return SHARE * ridge(r, codes, given)
     parts = [(given == code).nonzero()[:, 0] for code in given.unique()]
     terms = [len(rows) / len(codes) * distance(loss, r[rows], codes[rows]) for rows in parts]
     return torch.stack(terms).sum()

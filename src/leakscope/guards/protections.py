@@ -33,7 +33,8 @@ Term = Callable[[Seen, Tensor, nn.Module | None], Tensor]  # of records, represe
 class Told:
     """A secret that takes one of several values: what there is to tell comes from ``sight``. With a ``term``
     the encoder descends that in place of the loss. A distance counts by ``given`` what is there beyond the
-    task's label, by 1 - given what is there without it. ``noisy``: all are of representations with noise."""
+    task's label, by 1 - given what is there without it; the encoder descends that of at most ``compared``
+    records of a step. ``noisy``: all are of representations with noise."""
 
     sight: Sight
     net: nn.Module
@@ -42,12 +43,13 @@ class Told:
     term: Term | None = None
     given: float = 0.0
     noisy: bool = False
+    compared: int | None = None
 
     def penalty(self, seen: Seen, r: Tensor, head: nn.Module | None, rng: torch.Generator) -> Tensor:
         if self.term is not None:
             return self.term(seen, r, head)
         if self.loss in DISTANCES:
-            return self._distance(seen, r, head)
+            return self._distance(seen, r, head, self.compared)
         inputs, target = self.sight.pairs(seen, r, head)
         return against(self.loss, self.net(inputs), target, self.prior)
 
@@ -67,14 +69,17 @@ class Told:
             found = max(0.0, entropy(self.prior) - lost)
         return {"cross_entropy": lost, "found": found, "auroc": auroc(logits.softmax(1), target)}
 
-    def _distance(self, seen: Seen, r: Tensor, head: nn.Module | None) -> Tensor:
+    def _distance(self, seen: Seen, r: Tensor, head: nn.Module | None, compared: int | None = None) -> Tensor:
         shown, codes = self.sight.groups(seen, r, head)
+        y = seen.y[: len(codes)]
+        if compared is not None and compared < len(codes):  # from all over: others stand after members
+            rows = torch.arange(compared) * len(codes) // compared
+            shown, codes, y = shown[rows], codes[rows], y[rows]
         terms = []
         if self.given < 1:
             terms.append((1 - self.given) * distance(self.loss, shown, codes))
         if self.given > 0:
-            strata = codes_of(seen.y[: len(codes)])
-            terms.append(self.given * distance_given(self.loss, shown, codes, strata))
+            terms.append(self.given * distance_given(self.loss, shown, codes, codes_of(y)))
         return torch.stack(terms).sum()
 
 

@@ -80,7 +80,7 @@ def evaluated(
     rows: tuple[Row, ...] = ()
     if trial.secret == "attribute" and near:
         rows = tuple(try_holdings(encoder, trial, queries=queries, near=near, second=second))
-    elif trial.secret != "attribute" and not encoder.perturbation.silent:
+    if not encoder.perturbation.silent:
         again = [attack for attack in wanted if not traits(attack).slow]
         found += tuple(_try(encoder, trial, attack, draws=queries) for attack in again)
     single: tuple[Attacked, ...] = ()

@@ -120,7 +120,7 @@ class LeastError(FrozenModel):
     measured: float
 
 
-class Risk(FrozenModel):
+class RebuildingRisk(FrozenModel):
     """The least chance that a reconstruction misses by more than a ``radius`` (paper 003, theorem 3), from
     the most ``information`` in nats that the noise lets through and the ``chance`` of a guess without it."""
 
@@ -174,7 +174,7 @@ class Judged(Tried):
     baselines: tuple[Baseline, ...] = ()
     theorem: Theorem | None = None
     least_error: LeastError | None = None
-    risk: Risk | None = None
+    risk: RebuildingRisk | None = None
     local: LocalPrivacy | None = None
     information: dict[str, Information] = Field(default_factory=dict)
     map: SecretMap | None = None

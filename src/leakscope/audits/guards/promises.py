@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.representations import Network
-from leakscope.audits.guards.found import LeastError, LocalPrivacy, Risk, Theorem
+from leakscope.audits.guards.found import LeastError, LocalPrivacy, RebuildingRisk, Theorem
 from leakscope.audits.guards.trial import Trial, balanced_accuracy
 from leakscope.core.calibration import calibrate, learn_calibration
 from leakscope.core.calibration import log_losses as evidence_losses
@@ -82,7 +82,7 @@ def least_task_error(transcript: Transcript, trial: Trial, accuracy: Estimate | 
     )
 
 
-def bound_reconstruction(encoder: Encoder, trial: Trial) -> Risk | None:
+def bound_reconstruction(encoder: Encoder, trial: Trial) -> RebuildingRisk | None:
     """Theorem 3 of paper 003, with the capacity of the noise for I(x; r): every normed representation of d
     numbers has squared length d, so that Gaussian noise lets through d / 2 log(1 + 1 / variance) at most."""
     information = capacity(encoder, trial.test.x[:1])
@@ -97,7 +97,7 @@ def bound_reconstruction(encoder: Encoder, trial: Trial) -> Risk | None:
     guesses = torch.cat([public, public.mean(0, keepdim=True)])
     hits = int((torch.cdist(test, guesses) <= radius).sum(0).max())
     chance = (hits + 1) / (len(test) + 1)  # of the best guess without r, as far as these records show
-    return Risk(
+    return RebuildingRisk(
         information=information,
         radius=radius,
         chance=chance,

@@ -48,13 +48,14 @@ def guard(
         ),
     ] = (0.0, 0.5),
     loss: Annotated[
-        str,
+        str | None,
         options.option(
-            "How the secret is removed. adversarial is the loss of the papers; it stops no new attacker.",
-            click_type=click.Choice(("prior", "mmd", "mean", "clip", "adversarial")),
-            show_default=True,
+            "How the secret is removed. ridge: the best kernel adversary of each batch. adversarial is the "
+            "loss of the papers; it stops no new attacker.",
+            click_type=click.Choice(("ridge", "mmd", "mean", "prior", "clip", "adversarial")),
+            show_default="ridge for an attribute, else mmd",
         ),
-    ] = "mmd",
+    ] = None,
     noise: Annotated[
         float, options.number("Standard deviation of noise on the normed representation; 0: none.")
     ] = 0.5,
@@ -109,6 +110,7 @@ def guard(
     from leakscope.audits.guards.request import request_guard
     from leakscope.run.running import run_document
 
+    loss = loss or ("ridge" if against == "attribute" else "mmd")
     settings: Table = {"loss": loss, "utility": utility, "epochs": epochs}
     if noise:
         settings |= {"perturbation": "gaussian", "scale": noise, "normed": True}

@@ -135,7 +135,7 @@ class JudgedAverage:
     baselines: tuple[BaselineAverage, ...]
     theorem: TheoremAverage | None
     least_error: found.LeastError | None  # of one seed
-    risk: found.Risk | None  # of one seed
+    risk: found.RebuildingRisk | None  # of one seed
     local: found.LocalPrivacy | None
     information: Mapping[str, Average]  # I(u; r) in nats, by estimator
     methods: Mapping[str, str]  # of those estimators
