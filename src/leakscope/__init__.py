@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.row_space import RowSpace
     from leakscope.attacks.span_membership import SpanDistance
     from leakscope.attacks.strongest import Strongest
+    from leakscope.attacks.texts import TextSpace
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.attacks.whitened import FedMIA, InOut, Whitened
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
@@ -99,6 +100,7 @@ if TYPE_CHECKING:
         success_rate,
         tpr_at_fpr,
     )
+    from leakscope.measures.texts import found_words
     from leakscope.measures.utility import accuracy, task_auroc
     from leakscope.measures.vinformation import v_information
     from leakscope.models import (
@@ -106,6 +108,7 @@ if TYPE_CHECKING:
         MLP,
         VGG9,
         AlexNet,
+        Bert,
         DenseNet,
         Frozen,
         LeNet,
@@ -114,6 +117,7 @@ if TYPE_CHECKING:
         SigmoidNet,
         SmallAlexNet,
         TextClf,
+        TextTransformer,
     )
     from leakscope.models.encoders import ImageEncoder, TableEncoder
     from leakscope.run.api import (
@@ -154,6 +158,7 @@ __all__ = [
     "AlexNet",
     "AttributeAudit",
     "Batch",
+    "Bert",
     "Canaries",
     "Canary",
     "Chain",
@@ -257,6 +262,8 @@ __all__ = [
     "Summed",
     "TableEncoder",
     "TextClf",
+    "TextSpace",
+    "TextTransformer",
     "Through",
     "Transcript",
     "Tuned",
@@ -286,6 +293,7 @@ __all__ = [
     "failures",
     "false_certificates",
     "fidelity",
+    "found_words",
     "from_csv",
     "from_npz",
     "gate",
