@@ -80,7 +80,7 @@ def csi() -> ls.Dataset:
     return text_csv(path=path, text="text", label="sentiment")
 
 
-WORDS = TextSpace(whole=False)
+WORDS, LORA = TextSpace(whole=False), {"adapters": 8, "start": 1.0}
 Cell = tuple[
     int, Callable[[int], tuple[ls.Dataset, torch.nn.Module]], Callable[..., ls.GradientChannel], TextSpace
 ]
@@ -139,7 +139,8 @@ def show(name, originals, texts, status, words, proven, seconds, wrong, public) 
     middle, most = torch.tensor(seconds).median(), max(seconds)
     print(
         f"{name}: words {recall.value:.4f} / {precision.value:.4f}, certified {sure.value:.4f}, "
-        f"wrongly {wrong}; texts exact {matched.exact_share().value:.3f}, certified {matched.certified_share().value:.3f}, "
+        f"wrongly {wrong}; texts exact {matched.exact_share().value:.3f}, certified "
+        f"{matched.certified_share().value:.3f}, "
         f"said certified {int((said == CERTIFIED).sum())}, wrongly "
         f"{matched.false_certificates().value:.2f} a batch; seconds {middle:.1f} (most {most:.1f})",
         flush=True,

@@ -1,10 +1,10 @@
 """Which words, at which places, are one text: the search for texts whose attention lies in a released space.
 
 The weight behind the heads takes o = Σ_j a_j v_j of every word of a text, where the attention a of a word
-goes over all words of its own text and no other. So the o's of a true text lie in the row space of that weight's
-gradient, and those of a mixture do not. A text is searched for from an anchor, a word at a place: shares of
-all candidates at every place are solved for under the anchor's equations alone, then under those of the words
-that have become sure, and the likeliest words are improved place by place.
+goes over all words of its own text and no other. So the o's of a true text lie in the row space of that
+weight's gradient, and those of a mixture do not. A text is searched for from an anchor, a word at a place:
+shares of all candidates at every place are solved for under the anchor's equations alone, then under those of
+the words that have become sure, and the likeliest words are improved place by place.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Whole texts from one gradient, each with its proof, and the words of those that are not found.
 
 Words come from the embedding or from the first attention's space (`words`). Which of them are one text, and
-in which order, says the space of what the first attention gives (`text_search`). A text is proven by the layers
-that follow: what they take of a true text lies in the spaces of their gradients, and what they take of any
-text that differs in a word, in the order of two, or in its length does not. Its own gradient is then taken
-away, and the search goes on in what is left.
+in which order, says the space of what the first attention gives (`text_search`). A text is proven by the
+layers that follow: what they take of a true text lies in the spaces of their gradients, and what they take
+of any text that differs in a word, in the order of two, or in its length does not. Its own gradient is then
+taken away, and the search goes on in what is left.
 """
 
 from __future__ import annotations
@@ -63,9 +63,11 @@ class TextSpace:
     space of the first attention, and less than ``far`` of its length; it is certified if the space ends in a
     ``gap`` and the other words do not span it (``close``). Of a trained embedding, it is certified if its row
     moved. A text is searched for from at most ``anchors`` words for each text, among ``choices`` times as
-    many words at each place as there are texts, and certified if the layers that follow prove it. ``whole``: texts
-    are searched for. The adversary knows the model, its vocabulary, how many texts there are and how local
-    training goes. A model that drops at random is refused."""
+    many words at each place as there are texts, and certified if the layers that follow prove it. ``lasso``,
+    ``rounds``, ``steps`` and ``sweeps`` bound the search; ``whole``: texts are searched for. Vectors are
+    known up to ``rounding`` of their length. The adversary knows the model, its vocabulary, how many texts
+    there are and how local training goes; of several rounds the first is read. A model that drops at random
+    is refused."""
 
     whole: bool = True
     z: float = 4.0
@@ -153,9 +155,9 @@ class Released:
             attention = None
         if attention is None and embedding is None:
             raise ArgumentError(
-                f"{WHO} reads the words' embedding, or queries, keys and values of a first attention as torch "
-                f"or BERT have it, and none is released by {type(seen.model).__name__}; what later layers "
-                f"alone tell of texts is not known."
+                f"{WHO} reads the words' embedding, or queries, keys and values of a first attention as "
+                f"torch or BERT have it, and none is released by {type(seen.model).__name__}; what later "
+                f"layers alone tell of texts is not known."
             )
         if local is not None and local.optimiser != "sgd" and embedding is None:
             raise ArgumentError(
