@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.row_space import RowSpace
     from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan
     from leakscope.attacks.strongest import Strongest
+    from leakscope.attacks.texts import TextSpace
     from leakscope.attacks.users import PLDA, Prototype
     from leakscope.attacks.whitened import FedMIA, InOut, Whitened
     from leakscope.audits.guards import GuardAudit, Tuned, tuned
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         success_rate,
         tpr_at_fpr,
     )
+    from leakscope.measures.texts import found_words
     from leakscope.measures.utility import accuracy, task_auroc
     from leakscope.measures.vinformation import v_information
     from leakscope.models import (
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
         MLP,
         VGG9,
         AlexNet,
+        Bert,
         DenseNet,
         Frozen,
         LeNet,
@@ -130,6 +133,7 @@ if TYPE_CHECKING:
         SigmoidNet,
         SmallAlexNet,
         TextClf,
+        TextTransformer,
     )
     from leakscope.models.encoders import ImageEncoder, SharedEncoder, TableEncoder
     from leakscope.run.api import (
@@ -173,6 +177,7 @@ __all__ = [
     "AlexNet",
     "AttributeAudit",
     "Batch",
+    "Bert",
     "Canaries",
     "Canary",
     "Chain",
@@ -282,6 +287,8 @@ __all__ = [
     "Summed",
     "TableEncoder",
     "TextClf",
+    "TextSpace",
+    "TextTransformer",
     "Through",
     "Transcript",
     "Trees",
@@ -315,6 +322,7 @@ __all__ = [
     "failures",
     "false_certificates",
     "fidelity",
+    "found_words",
     "from_csv",
     "from_npz",
     "gate",

@@ -6,6 +6,7 @@ and of the place alone, and who knows the model can go through all words of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,14 +38,12 @@ class Additive:
     shift: Tensor
     eps: float
 
-    def take(self, words: Tensor) -> Additive:
-        """The same of some words, in double precision."""
-        parts = (self.words[words], self.places, self.scale, self.shift)
-        own = [None if part is None else part.double() for part in parts]
-        assert own[0] is not None
-        assert own[1] is not None
-        assert own[3] is not None
-        return Additive(own[0], own[1], own[2], own[3], self.eps)
+    def take(self, words: Tensor, dtype: torch.dtype = torch.float64) -> Additive:
+        """The same of some words."""
+        scale = None if self.scale is None else self.scale.to(dtype)
+        parts = (self.words[words], self.places, self.shift)
+        own, places, shift = (part.to(dtype) for part in parts)
+        return Additive(own, places, scale, shift, self.eps)
 
     def parts(self) -> tuple[Tensor, Tensor]:
         """The two parts, of words (v, d) and of places (p, d), that the vectors are sums of, before they are
@@ -58,9 +57,10 @@ class Additive:
         """What (v, p) the vectors of words at places are divided by."""
         if self.scale is None:
             return self.words.new_ones(len(self.words), len(self.places))
-        words, places = (part - part.mean(1, keepdim=True) for part in (self.words, self.places))
-        square = words.square().sum(1)[:, None] + 2 * words @ places.T + places.square().sum(1)
-        return torch.sqrt(square / words.shape[1] + self.eps)
+        places = self.places - self.places.mean(1, keepdim=True)
+        own = self.words.var(1, correction=0)[:, None]
+        rest = (2 * self.words @ places.T + places.square().sum(1)) / self.words.shape[1]
+        return torch.sqrt(own + rest + self.eps)
 
     def vectors(self) -> Tensor:
         """What the attention takes (v, p, d)."""
@@ -70,8 +70,12 @@ class Additive:
 
     def along(self, directions: Tensor) -> Tensor:
         """What the attention takes, along directions (d, k): (v, p, k)."""
-        words, places = (part @ directions for part in self.parts())
-        return (words[:, None] + places) / self.spread()[..., None] + self.shift @ directions
+        if self.scale is None:
+            return (self.words @ directions)[:, None] + self.places @ directions
+        turned = self.scale[:, None] * directions
+        turned = turned - turned.mean(0)  # so nothing as long as the words is centred
+        both = (self.words @ turned)[:, None] + self.places @ turned
+        return both / self.spread()[..., None] + self.shift @ directions
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +112,9 @@ class FirstAttention:
             weights += [f"{base}.weight", f"{base}.bias"]
             inside.append(f"{name}.{key}.lora_A.weight" if hasattr(layer, "lora_A") else f"{base}.weight")
         owner = name.rpartition(".")[0]
-        return FirstAttention(model, name, int(heads), tuple(weights), tuple(inside), f"{owner}.output.dense.weight")
+        return FirstAttention(
+            model, name, int(heads), tuple(weights), tuple(inside), f"{owner}.output.dense.weight"
+        )
 
     def inputs(self, params: Params, x: Tensor) -> Tensor:
         """What the attention takes (n, length, d) of texts."""
@@ -158,19 +164,30 @@ class FirstAttention:
         return None
 
     def _taken(self, params: Params, x: Tensor, part: nn.Module) -> Tensor:
-        """What a part of the model takes, the pass ending there."""
-        taken: list[Tensor] = []
+        return inputs_of(self.model, params, x, {"part": part})["part"]
 
-        def stop(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-            taken.append(given[0] if given else named["query"])
-            raise _ReachedError
 
-        hook = part.register_forward_pre_hook(stop, with_kwargs=True)
-        try:
-            with torch.no_grad():
-                functional_call(self.model, dict(params), (x,))
-        except _ReachedError:
-            pass
-        finally:
+def inputs_of(
+    model: nn.Module, params: Params, x: Tensor, parts: Mapping[str, nn.Module]
+) -> dict[str, Tensor]:
+    """What parts of a model take, in the order in which they are called; the pass ends with the last."""
+    taken: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def keep(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+            taken[name] = given[0] if given else named["query"]
+            if len(taken) == len(parts):
+                raise _ReachedError
+
+        return keep
+
+    hooks = [part.register_forward_pre_hook(watch(name), with_kwargs=True) for name, part in parts.items()]
+    try:
+        with torch.no_grad():
+            functional_call(model, dict(params), (x,))
+    except _ReachedError:
+        pass
+    finally:
+        for hook in hooks:
             hook.remove()
-        return taken[0]
+    return taken

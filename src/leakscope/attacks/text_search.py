@@ -1,10 +1,10 @@
 """Which words, at which places, are one text: the search for texts whose attention lies in a released space.
 
-The weight behind the heads takes o = Σ_j a_j v_j of every word of a text, where the attention a of a word goes
-over all words of its own text and no other. So the o's of a true text lie in the row space of that weight's
-gradient, and those of a mixture do not. A text is searched for from an anchor, a word at a place: shares of
-all candidates at every place are solved for under the anchor's equations alone, then under those of the words
-that have become sure, and the likeliest words are improved place by place.
+The weight behind the heads takes o = Σ_j a_j v_j of every word of a text, where the attention a of a word
+goes over all words of its own text and no other. So the o's of a true text lie in the row space of that
+weight's gradient, and those of a mixture do not. A text is searched for from an anchor, a word at a place:
+shares of all candidates at every place are solved for under the anchor's equations alone, then under those of
+the words that have become sure, and the likeliest words are improved place by place.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ POWER = 8  # steps that find the largest singular value
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Candidates, sorted by ``place`` (c,): the ``word`` (c,) of each, queries and keys (c, heads, width), and
-    its value outside the released space (heads, c, k), which is 0 for sums that are true."""
+    """Candidates, sorted by ``place`` (c,): the ``word`` (c,) of each, queries and keys (c, heads, width),
+    its value outside the released space (heads, c, k), of which true texts' sums are 0, and its ``worth``."""
 
     word: Tensor
     place: Tensor
@@ -83,8 +83,8 @@ def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) ->
     """How much (words, places) each word has at each place.
 
     The gradient is Σ d/s (word + place)' + Σ d shift', with the spread s, so it gives the sum of d/s over all
-    times that a word occurs, and over all words at a place. Of all ways to share these sums out among words at
-    places, that with the least sum of lengths is taken (a group lasso, by Douglas and Rachford)."""
+    times that a word occurs, and over all words at a place. Of all ways to share these sums out among words
+    at places, that with the least sum of lengths is taken (a group lasso, by Douglas and Rachford)."""
     words, places = additive.parts()
     n, p = len(words), len(places)
     rows = torch.cat([words, places[1:], *([additive.shift[None]] if shift else [])])
@@ -92,10 +92,10 @@ def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) ->
     of_words, of_places = sums[:n], sums[n : n + p - 1]
     of_places = torch.cat([(of_words.sum(0) - of_places.sum(0))[None], of_places])
     both = torch.cat([of_words, of_places])
-    values, axes = torch.linalg.eigh(both.T @ both)
+    values, axes = torch.linalg.eigh(both @ both.T)
     there = values > SMALL * values[-1]
-    turn = axes[:, there] / (values[there] + RIDGE * values[-1]).sqrt()
-    a, b = ((part @ turn).float() for part in (of_words, of_places))
+    turned = axes[:, there] * (values[there] / (values[there] + RIDGE * values[-1])).sqrt()
+    a, b = turned[:n].float(), turned[n:].float()
     least = 0.3 * float(a.norm(dim=1).median())
 
     def fit(flow: Tensor) -> Tensor:
@@ -113,7 +113,7 @@ def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) ->
 
 
 def solve_shares(grid: Grid, queries: list[int], shares: Tensor, *, rounds: int, steps: int) -> Tensor:
-    """The shares (c,) under which what the ``queries`` see lies in the space: what all words together weigh is
+    """The shares (c,) under which what the ``queries`` see lies in the space: what all words weigh is
     taken from the last round, and then it is a quadratic problem over shares of every place."""
     for _ in range(rounds):
         for i in queries:
@@ -138,8 +138,8 @@ def solve_shares(grid: Grid, queries: list[int], shares: Tensor, *, rounds: int,
 
 
 def improve(grid: Grid, text: Tensor, *, sweeps: int) -> Tensor:
-    """Candidates (p,), one for each place, of which none can be changed alone so that less of what their words
-    see is outside the space."""
+    """Candidates (p,), one for each place, of which none can be changed alone so that less of what their
+    words see is outside the space."""
     text = text.clone()
     for _ in range(sweeps):
         changed = False

@@ -1,24 +1,24 @@
 """Whole texts from one gradient, each with its proof, and the words of those that are not found.
 
-Words come from the embedding or from the first attention's space (`words`). Which of them are one text, and in
-which order, says the space of what the first attention gives (`text_search`). A text is proven by the layers
-that follow: what they take of a true text lies in the spaces of their gradients, and what they take of any
-text that differs in a word, in the order of two, or in its length does not. Its own gradient is then taken
-away, and the search goes on in what is left.
+Words come from the embedding or from the first attention's space (`words`). Which of them are one text, and
+in which order, says the space of what the first attention gives (`text_search`). A text is proven by the
+layers that follow: what they take of a true text lies in the spaces of their gradients, and what they take
+of any text that differs in a word, in the order of two, or in its length does not. Its own gradient is then
+taken away, and the search goes on in what is left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from leakscope.attacks.closed_form import SeenLayer
-from leakscope.attacks.first_attention import Additive, FirstAttention
+from leakscope.attacks.first_attention import Additive, FirstAttention, inputs_of
 from leakscope.attacks.text_search import Grid, cost, costs_at, improve, solve_shares, weigh_places
 from leakscope.attacks.words import (
     Space,
@@ -39,6 +39,7 @@ from leakscope.training.local import Local
 
 WHO = "TextSpace"
 LAYERS = 3  # linear layers after the first attention's that a text must fit
+PASSES = 16  # roundings of a pass through the layers, up to which it gives the same again
 SKETCH = 64  # directions outside the space along which texts are improved
 
 
@@ -61,10 +62,12 @@ class TextSpace:
     A word is found if its vector at some place is less than ``z`` deviations of rounding and noise from the
     space of the first attention, and less than ``far`` of its length; it is certified if the space ends in a
     ``gap`` and the other words do not span it (``close``). Of a trained embedding, it is certified if its row
-    moved. A text is searched for from at most ``anchors`` words for each text, among ``choices`` times as many
-    words at each place as there are texts, and certified if the layers that follow prove it. ``whole``: texts
-    are searched for. The adversary knows the model, its vocabulary, how many texts there are and how local
-    training goes. A model that drops at random is refused."""
+    moved. A text is searched for from at most ``anchors`` words for each text, among ``choices`` times as
+    many words at each place as there are texts, and certified if the layers that follow prove it. ``lasso``,
+    ``rounds``, ``steps`` and ``sweeps`` bound the search; ``whole``: texts are searched for. Vectors are
+    known up to ``rounding`` of their length. The adversary knows the model, its vocabulary, how many texts
+    there are and how local training goes; of several rounds the first is read. A model that drops at random
+    is refused."""
 
     whole: bool = True
     z: float = 4.0
@@ -152,9 +155,9 @@ class Released:
             attention = None
         if attention is None and embedding is None:
             raise ArgumentError(
-                f"{WHO} reads the words' embedding, or queries, keys and values of a first attention as torch or "
-                f"BERT have it, and none is released by {type(seen.model).__name__}; what later layers alone "
-                f"tell of texts is not known."
+                f"{WHO} reads the words' embedding, or queries, keys and values of a first attention as "
+                f"torch or BERT have it, and none is released by {type(seen.model).__name__}; what later "
+                f"layers alone tell of texts is not known."
             )
         if local is not None and local.optimiser != "sgd" and embedding is None:
             raise ArgumentError(
@@ -176,6 +179,10 @@ class Released:
         params, layers = self.seen.rounds[0]
         return released_matrix(params, layers, names, trial, self.local, self.steps, self.eps)
 
+    @cached_property
+    def double(self) -> Params:
+        return {n: p.double() if p.is_floating_point() else p for n, p in self.params.items()}
+
     def has(self, name: str) -> bool:
         return name in self.seen.rounds[0][1]
 
@@ -187,6 +194,7 @@ class _Search:
         self.attack, self.released = attack, released
         self.left, self.length = released.seen.shape[0], released.seen.shape[1]
         self.matrices: dict[tuple[str, ...], tuple[Tensor, float]] = {}
+        self.spaces: dict[tuple[str, ...], Space] = {}
         self.trial = trial
         self.words = self._find_words()
         self.tokens = self.words.tokens
@@ -197,7 +205,9 @@ class _Search:
         return self.matrices[names]
 
     def _space(self, names: tuple[str, ...]) -> Space:
-        return Space.of(*self._matrix(names), self.left * self.length)
+        if names not in self.spaces:
+            self.spaces[names] = Space.of(*self._matrix(names), self.left * self.length)
+        return self.spaces[names]
 
     def _find_words(self) -> Words:
         name, moved = self.released.embedding, None
@@ -228,18 +238,19 @@ class _Search:
     def texts(self) -> list[tuple[Tensor, bool]]:
         """The texts that are found, and whether each is proven."""
         attention, found = self.released.attention, list[tuple[Tensor, bool]]()
-        if attention is None or not len(self.tokens):
+        if attention is None:
             return found
-        while self.left:
+        while self.left and bool((self.tokens[:, 1] == 0).any()):
             only = self._only_text() if self.left == 1 else None
             if only is not None:
                 return [*found, only]
             if self.released.local is not None or not self.released.has(attention.output):
                 return found
-            text = _Reading.of(self).read()
+            reading = _Reading.of(self)
+            text = reading.read()
             if text is None:
                 return found
-            sure = self._prove(text)
+            sure = self._prove(text, reading)
             found.append((text, sure))
             if not sure or not self._take_away(text):
                 return found
@@ -256,19 +267,19 @@ class _Search:
         assert self.released.additive is not None
         space = self._space(self.released.attention.inside)
         some, row = words.unique(return_inverse=True)
-        points = self.released.additive.take(some).vectors()[row, places] @ space.span.v
-        sure = needed_groups(points, torch.arange(len(words)), space.span.rank, close=self.attack.close)
-        return words, bool(sure.all()) and space.span.gap >= self.attack.gap and space.open
+        points = self.released.additive.take(some).vectors()[row, places] @ space.v
+        sure = needed_groups(points, torch.arange(len(words)), space.rank, close=self.attack.close)
+        return words, bool(sure.all()) and space.gap >= self.attack.gap and space.open
 
     # --- proofs
 
-    def _prove(self, text: Tensor) -> bool:
+    def _prove(self, text: Tensor, reading: _Reading) -> bool:
         """Whether the layers that follow hold a text, and hold no text that differs from it in one word, in
         the order of two words, or by its last word."""
         spaces = self._layers_after(text)
         if not spaces or not bool(self._fits(text[None], spaces, torch.float64, self.attack.rounding)[0]):
             return False
-        rivals = _Reading.of(self).rivals(text)
+        rivals = reading.rivals(text)
         for i in range(len(text) - 1):
             if text[i] != text[i + 1]:
                 other = text.clone()
@@ -286,25 +297,24 @@ class _Search:
         linear = {
             name: part
             for name, part in model.named_modules()
-            if isinstance(part, nn.Linear) and f"{name}.weight" not in known and self.released.has(f"{name}.weight")
+            if isinstance(part, nn.Linear)
+            and f"{name}.weight" not in known
+            and self.released.has(f"{name}.weight")
         }
-        taken = _inputs(model, self.released.params, text[None], linear, len(linear))
+        taken = inputs_of(model, self.released.params, text[None], linear)
         spaces: dict[str, Space] = {}
         for name, vectors in taken.items():
             if vectors.dim() == 3 and len(spaces) < LAYERS:
                 space = self._space((f"{name}.weight",))
-                if space.open and space.span.gap >= self.attack.gap:
+                if space.open and space.gap >= self.attack.gap:
                     spaces[name] = space
         return spaces
 
     def _fits(self, texts: Tensor, spaces: dict[str, Space], dtype: torch.dtype, rounding: float) -> Tensor:
         """Which texts (n,) the spaces hold, all words of them."""
-        params = {
-            name: tensor.to(dtype) if tensor.is_floating_point() else tensor
-            for name, tensor in self.released.params.items()
-        }
-        model = self.released.seen.model
-        taken = _inputs(model, params, texts, {name: model.get_submodule(name) for name in spaces}, len(spaces))
+        model, params = self.released.seen.model, self.released.params
+        params = self.released.double if dtype == torch.float64 else params
+        taken = inputs_of(model, params, texts, {name: model.get_submodule(name) for name in spaces})
         held = torch.ones(len(texts), dtype=torch.bool)
         for name, space in spaces.items():
             score, _ = space.z(taken[name].flatten(0, 1).double(), rounding)
@@ -319,9 +329,10 @@ class _Search:
         assert attention is not None
         if is_number(seen.game.data.y):
             return False
-        params = {n: p.clone().requires_grad_(p.is_floating_point()) for n, p in self.released.params.items()}
         wanted = [name for names in self.matrices for name in names if self.released.has(name)]
-        rank = self._space((attention.output,)).span.rank
+        params = dict(self.released.params)
+        params |= {name: params[name].detach().clone().requires_grad_() for name in wanted}
+        rank = self._space((attention.output,)).rank
         with torch.enable_grad():
             logits = functional_call(seen.model, params, (text[None],))
             for label in range(seen.game.data.classes_for("this reconstruction")):
@@ -329,13 +340,21 @@ class _Search:
                 slopes = torch.autograd.grad(loss, [params[n] for n in wanted], retain_graph=True)
                 own = {name: slope.double() for name, slope in zip(wanted, slopes, strict=True)}
                 rest = {
-                    names: (matrix - torch.cat([own[n] for n in names if n in own]), floor)
-                    for names, (matrix, floor) in self.matrices.items()
+                    names: self._without(names, torch.cat([own[n] for n in names if n in own]))
+                    for names in self.matrices
                 }
-                if Space.of(*rest[(attention.output,)], self.left * self.length).span.rank == rank - len(text):
-                    self.matrices = rest
+                after = Space.of(*rest[(attention.output,)], self.left * self.length)
+                if after.rank == rank - len(text):
+                    self.matrices, self.spaces = rest, {}
                     return True
         return False
+
+    def _without(self, names: tuple[str, ...], own: Tensor) -> tuple[Tensor, float]:
+        """What is left of a matrix, and its floor: what was taken away is not known better than the passes
+        that computed it, here and there."""
+        matrix, floor = self.matrices[names]
+        left = PASSES * self.released.eps * float(torch.linalg.matrix_norm(own, 2))
+        return matrix - own, max(floor, left)
 
 
 class _Reading:
@@ -357,8 +376,7 @@ class _Reading:
         some, row = tokens[:, 0].unique(return_inverse=True)
         places = int(tokens[-1, 1]) + 1 if len(tokens) else 1
         own = replace(additive.take(some), places=additive.places[:places].double())
-        double = {n: p.double() for n, p in search.released.params.items() if n in attention.weights}
-        query, key, value = attention.heads_of(double, own.vectors()[row, tokens[:, 1]])
+        query, key, value = attention.heads_of(search.released.double, own.vectors()[row, tokens[:, 1]])
         space = search._space((attention.output,))
         beyond = space.beyond.unflatten(0, (attention.heads, -1))
         outside = torch.einsum("chw,hwk->hck", value, beyond).float()
@@ -435,25 +453,3 @@ class _Reading:
         text = improve(whole, rows[text], sweeps=self.attack.sweeps)
         typical = float(whole.value.square().sum((0, 2)).mean()) * length
         return text if cost(whole, text) < self.attack.rounding * typical else None
-
-
-def _inputs(
-    model: nn.Module, params: Params, texts: Tensor, parts: dict[str, nn.Module], most: int
-) -> dict[str, Tensor]:
-    """What parts of the model take of texts, in the order in which they are called."""
-    taken: dict[str, Tensor] = {}
-
-    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
-            taken[name] = given[0].detach()
-
-        return keep
-
-    hooks = [part.register_forward_pre_hook(watch(name)) for name, part in parts.items()]
-    try:
-        with torch.no_grad():
-            functional_call(model, dict(params), (texts,))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return taken

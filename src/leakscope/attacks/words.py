@@ -1,4 +1,4 @@
-"""The words behind a gradient or an upload: those of an embedding that moved, or of a first attention's space.
+"""The words behind a gradient or an upload: of an embedding that moved, or of a first attention's space.
 
 A word that does not occur moves no row of a trained embedding. Where the embedding is frozen, queries, keys
 and values take vectors h of words at places that everybody can compute, and their gradient is Σ d h' over the
@@ -9,69 +9,89 @@ that space is there, unless others together explain it (compare Petrov et al., N
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.attacks.first_attention import Additive
-from leakscope.attacks.spans import Span, gradient_floor, kept_by_decay, upload_floor
+from leakscope.attacks.spans import gradient_floor, kept_by_decay, upload_floor
 from leakscope.core.nouns import Layers, Params
 from leakscope.training.local import Local
 
 SKETCH = 16  # directions outside the space along which all words are tried first
+TYPICAL = 20  # words whose mean length outside the space stands for that of all
 COARSE = 0.3  # of what words have along them: above it, no word is tried again
 TAIL = 4  # one over the share of singular values that are taken for noise
 MARGIN = 1.05  # by which a singular value must be above all that noise has
+NOISE = 64  # the shorter side of a matrix whose noise stands for that of larger ones
 SPANNED = 1e-5  # of the largest singular value, below which candidates span nothing more
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """The row space of one matrix (rows, d) that was released, U S V', what is outside it, ``beyond``
-    (d, d - r), and the deviation of what disturbs an entry."""
+    """The row space ``v`` (d, r) of one matrix of so many ``rows`` that was released, its singular values
+    ``s`` (r,), what is outside it, ``beyond`` (d, d - r), the deviation of what disturbs an entry, and the
+    ``gap`` below the last singular value."""
 
-    span: Span
+    v: Tensor
+    s: Tensor
     beyond: Tensor
     deviation: float
+    gap: float
     rows: int
+
+    @property
+    def rank(self) -> int:
+        return len(self.s)
 
     @property
     def open(self) -> bool:
         """Whether it is a true part of all there could be, so that lying in it says something."""
-        r = self.span.rank
-        return 0 < r < min(self.rows, len(self.span.v)) - 1
+        return 0 < self.rank < min(self.rows, len(self.v)) - 1
 
     @staticmethod
     def of(matrix: Tensor, floor: float, most: int) -> Space:
         """The part above rounding and above what noise of any size would have; at most so many dimensions."""
         m, d = matrix.shape
-        values = torch.linalg.svdvals(matrix.double())
-        noise = torch.linalg.svdvals(
-            torch.randn(m, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        )
-        few = max(1, len(values) // TAIL)
-        size = float(values[-few:].norm() / noise[-few:].norm())
-        span = Span.of(matrix, max(floor, MARGIN * size * float(noise[0])), most)
-        r = span.rank
-        rest = float(values[r:].square().sum()) / max(1, (m - r) * (d - r))
-        beyond = torch.linalg.svd(span.v.T, full_matrices=True)[2][r:].T if r else torch.eye(d).double()
-        return Space(span, beyond, rest**0.5, m)
+        square = torch.linalg.qr(matrix, mode="r")[1] if m > d else matrix
+        _, values, turned = torch.linalg.svd(square, full_matrices=True)
+        above = int((values > floor).sum())
+        if above == len(values):  # nothing is as small as rounding: noise, or more words than dimensions
+            above = int((values > _edge(values, m, d)).sum())
+        r = min(above, most)
+        rest = values[r:]
+        deviation = (float(rest.square().sum()) / max(1, (m - r) * (d - r))) ** 0.5
+        below = max(floor, float(rest[0]) if len(rest) else 0.0, torch.finfo(values.dtype).tiny)
+        gap = float(values[r - 1]) / below if r else 0.0
+        return Space(turned[:r].T, values[:r], turned[r:].T, deviation, gap, m)
 
     def z(self, vectors: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
         """How far vectors (n, d) are outside: in units of what noise, and ``rounding`` of the vectors
         themselves, explain (n,), and as a share of their length (n,)."""
         length = vectors.norm(dim=1).clamp(min=torch.finfo(vectors.dtype).tiny)
         outside = (vectors @ self.beyond).norm(dim=1)
-        moved = self.deviation * self.beyond.shape[1] ** 0.5 * (vectors @ self.span.v / self.span.s).norm(dim=1)
+        moved = self.deviation * self.beyond.shape[1] ** 0.5 * (vectors @ self.v / self.s).norm(dim=1)
         return outside / (moved.square() + (rounding * length).square()).sqrt(), outside / length
+
+
+def _edge(values: Tensor, m: int, d: int) -> float:
+    """The singular value that noise in a matrix (m, d) stays below, if the least of ``values`` are noise: by
+    noise that is drawn, in a matrix of the same form of at most NOISE on its shorter side."""
+    scale = min(1.0, NOISE / min(m, d))
+    size = max(1, round(m * scale)), max(1, round(d * scale))
+    drawn = torch.randn(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = torch.linalg.svdvals(drawn)
+    least, like = (part[-max(1, len(part) // TAIL) :].square().mean().sqrt() for part in (values, noise))
+    return MARGIN * float(noise[0] * least / like)
 
 
 @dataclass(frozen=True, eq=False)
 class Words:
-    """The words (n,) found behind one release, which of them are proven (n,), the words at places (c, 2) whose
-    vectors lie in the space, sorted by place, the space's ``rank`` and the ``gap`` below it. ``through``: the
-    whole vocabulary was tried, and a word that was not found is not there, as far as rounding tells."""
+    """The words (n,) found behind one release, which of them are proven (n,), the words at places (c, 2)
+    whose vectors lie in the space, sorted by place, the space's ``rank`` and the ``gap`` below it.
+    ``through``: the whole vocabulary was tried in a space that ends clearly, so that a word that was not
+    found is not there."""
 
     words: Tensor
     proven: Tensor
@@ -95,8 +115,8 @@ def embedding_of(model: nn.Module, released: Layers, words: int) -> str | None:
 
 
 def moved_words(rows: Tensor, most: int) -> Words:
-    """The words whose rows (v, d) are not 0. Where there are more than can be behind a release, something else
-    moved them, and nothing is said."""
+    """The words whose rows (v, d) are not 0. Where there are more than can be behind a release, something
+    else moved them, and nothing is said."""
     moved = rows.ne(0).any(1).nonzero()[:, 0]
     moved = moved[moved > 0]
     if len(moved) > most:
@@ -106,7 +126,13 @@ def moved_words(rows: Tensor, most: int) -> Words:
 
 
 def released_matrix(
-    params: Params, layers: Layers, names: Sequence[str], trial: int, local: Local | None, steps: int, eps: float
+    params: Params,
+    layers: Layers,
+    names: Sequence[str],
+    trial: int,
+    local: Local | None,
+    steps: int,
+    eps: float,
 ) -> tuple[Tensor, float]:
     """Weights (rows, d) that take the same vectors, one below the other, without what decay took of them, and
     the singular value below which they are rounding."""
@@ -134,28 +160,34 @@ def spanned_words(
     close: float,
 ) -> Words:
     """The words, all or those that are ``known`` to be there, that a space holds at some place."""
-    r, width = space.span.rank, space.beyond.shape[1]
+    r, width = space.rank, space.beyond.shape[1]
     if not space.open or width < SKETCH:
-        return Words.none(r, space.span.gap)
+        return Words.none(r, space.gap)
     rng = torch.Generator().manual_seed(0)
-    drawn = torch.randn(width, SKETCH, generator=rng, dtype=torch.float64) / SKETCH**0.5
-    along = additive.along((space.beyond @ drawn).to(additive.words.dtype)).norm(dim=2)
-    typical = along[1:].median()
-    along[0] = torch.inf  # padding is no word
-    if known is not None:
-        along[~torch.isin(torch.arange(len(along)), known)] = torch.inf
-    words, places = (along < COARSE * typical).nonzero(as_tuple=True)
+    drawn = torch.randn(width, SKETCH, generator=rng, dtype=torch.float64)
+    all_words = torch.arange(1, len(additive.words)) if known is None else known  # padding is no word
+    own = additive.take(all_words, additive.words.dtype)
+    along = own.along((space.beyond @ drawn).to(own.words.dtype)).square().mean(2).sqrt()
+    words, places = (along < COARSE * _typical(additive, space)).nonzero(as_tuple=True)
+    words = all_words[words]
     if not len(words):
-        return Words(words, words.bool(), words.new_zeros(0, 2), r, space.span.gap, through=True)
+        return replace(Words.none(r, space.gap), through=space.gap >= gap)
     some, row = words.unique(return_inverse=True)
     vectors = additive.take(some).vectors()[row, places]
     score, share = space.z(vectors, rounding)
     kept = ((score < z) & (share < far)).nonzero()[:, 0]
     kept = kept[(places[kept] * (len(additive.words) + 1) + words[kept]).argsort()]
-    tokens, points = torch.stack([words[kept], places[kept]], dim=1), vectors[kept] @ space.span.v
+    tokens, points = torch.stack([words[kept], places[kept]], dim=1), vectors[kept] @ space.v
     found, which = tokens[:, 0].unique(return_inverse=True)
-    sure = needed_groups(points, which, r, close=close) if space.span.gap >= gap else found.bool() & False
-    return Words(found, sure, tokens, r, space.span.gap, through=True)
+    sure = needed_groups(points, which, r, close=close) if space.gap >= gap else found.bool() & False
+    return Words(found, sure, tokens, r, space.gap, through=space.gap >= gap)
+
+
+def _typical(additive: Additive, space: Space) -> float:
+    """How much words that may be any have along one direction outside the space."""
+    some = torch.linspace(1, len(additive.words) - 1, min(len(additive.words) - 1, TYPICAL)).long()
+    outside = additive.take(some).vectors().flatten(0, 1) @ space.beyond
+    return float(outside.square().mean().sqrt()) * space.beyond.shape[1] ** 0.5
 
 
 def needed_groups(points: Tensor, group: Tensor, rank: int, *, close: float) -> Tensor:

@@ -61,6 +61,7 @@ DeepLeakage     attack    attacks.reconstruction     Records whose gradients hav
 InvertingGradients attack    attacks.reconstruction     Records whose gradients point where the released ones do, smooth ones first, by Adam.
 FirstLayer      attack    attacks.closed_form        The records that a first linear layer with a bias gives away in closed form.
 RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
+TextSpace       attack    attacks.texts              The words, and then the whole texts, that the spaces of a transformer's gradient hold, proven.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
 Mixture         attack    attacks.mixture            The likelihood of a release under each value: a mixture of Gaussians around clean representations.
@@ -115,6 +116,8 @@ VGG9            model     models                     VGG9 of paper 001: six conv
 SmallAlexNet    model     models                     AlexNet as paper 001 has it: five convolutions of 8 to 32 filters, then 120-84.
 SigmoidNet      model     models                     The net of DLG and iDLG: three convolutions of 12 filters, sigmoids and one linear layer.
 TextClf         model     models                     The text classifier of paper 001: two convolutions of 16 filters, of 3 and of 8 words, then 50.
+TextTransformer model     models                     A small transformer encoder for texts, torch's own, with learned places.
+Bert            model     models                     BERT as Hugging Face's files have it, the mean over a text's words, and one linear layer.
 Local           training  training                   A client's training in one round: ``epochs`` over its records, or ``steps`` batches if given.
 MINE            estimator guards.estimators          Mutual information neural estimation (Belghazi et al., 2018): the lower bound `dv` of a learned critic.
 InfoNCE         estimator guards.estimators          Contrastive predictive coding (van den Oord et al., 2018): the lower bound `infonce` of a learned critic among ``batch`` pairs, which is never above log(batch).
@@ -176,6 +179,7 @@ failures        measure   measures.fidelity          The share of trials in whic
 exact_records   measure   measures.records           The share of records that came back exactly.
 certified_records measure   measures.records           The share of records that came back exactly and that the attack had certified.
 false_certificates measure   measures.records           How many records in a batch the attack certified that are not there
+found_words     measure   measures.texts             Recall and precision of the different words said (t of (n,)) of texts (t, k, length)
 right_cells     measure   measures.records           Column by column, and of all under "all": the share of cells that are right
 epsilon_lower_bound measure   measures.epsilon           The epsilon that the trials certify.
 one_run_epsilon measure   measures.one_run           The epsilon that one run with canaries certifies.

@@ -7,7 +7,7 @@ itself, then the longest known piece first. A text is [CLS], its pieces, [SEP], 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,8 +47,8 @@ class WordPiece:
     def dataset(
         self, texts: Sequence[str], labels: Tensor, *, length: int, name: str = "texts", whole: bool = False
     ) -> Dataset:
-        """Texts of at most ``length`` pieces, [CLS] and [SEP] among them; ``whole``: longer ones are left out,
-        not cut."""
+        """Texts of at most ``length`` pieces, [CLS] and [SEP] among them; ``whole``: longer ones are left
+        out, not cut."""
         require(length >= 3, "length", "at least 3", length)
         require(len(texts) == len(labels), "labels", f"one for each of {len(texts)} texts", len(labels))
         numbers = {piece: i for i, piece in enumerate(self.pieces)}
@@ -82,17 +82,18 @@ class WordPiece:
         return found or [numbers[STRANGE]]
 
 
-def split_words(text: str) -> list[str]:
+def split_words(text: str) -> Iterator[str]:
     """Words and signs, in lower case and without accents."""
-    parts = []
-    for sign in unicodedata.normalize("NFD", text.lower()):
-        kind = unicodedata.category(sign)
-        if kind == "Mn" or (kind[0] == "C" and not sign.isspace()) or sign == "\ufffd":
-            continue
-        apart = kind[0] == "P" or (sign.isascii() and kind[0] == "S") or _is_chinese(sign)
-        parts.append(" " if sign.isspace() else f" {sign} " if apart else sign)
-    return "".join(parts).split()
+    for run in text.split():
+        parts = []
+        for sign in unicodedata.normalize("NFD", run.lower()):
+            kind = unicodedata.category(sign)
+            if kind == "Mn" or kind[0] == "C" or sign == "\ufffd":
+                continue
+            apart = kind[0] == "P" or (kind[0] == "S" and sign.isascii()) or _is_chinese(sign)
+            parts.append(f" {sign} " if apart else sign)
+        yield from "".join(parts).split()
 
 
 def _is_chinese(sign: str) -> bool:
-    return any(low <= ord(sign) <= high for low, high in CHINESE)
+    return not sign.isascii() and any(low <= ord(sign) <= high for low, high in CHINESE)

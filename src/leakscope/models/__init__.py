@@ -8,8 +8,10 @@ from leakscope.models.deep import DenseNet, ResNet18
 from leakscope.models.encoders import ImageEncoder, TableEncoder
 from leakscope.models.frozen import Frozen
 from leakscope.models.small import CNN, MLP, Linear, TextClf
+from leakscope.models.transformers import Bert, TextTransformer
 
 __all__ = [
-    "CNN", "MLP", "VGG9", "AlexNet", "Architecture", "DenseNet", "Frozen", "ImageEncoder", "LeNet", "Linear",
-    "ResNet18", "SigmoidNet", "SmallAlexNet", "TableEncoder", "TextClf", "build", "layers_of", "parameters",
+    "CNN", "MLP", "VGG9", "AlexNet", "Architecture", "Bert", "DenseNet", "Frozen", "ImageEncoder", "LeNet",
+    "Linear", "ResNet18", "SigmoidNet", "SmallAlexNet", "TableEncoder", "TextClf", "TextTransformer",
+    "build", "layers_of", "parameters",
 ]  # fmt: skip

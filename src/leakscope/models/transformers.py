@@ -1,4 +1,4 @@
-"""Transformer encoders for texts: torch's own, and BERT as Hugging Face's files have it, with what is trained.
+"""Transformer encoders for texts: torch's own, and BERT as Hugging Face's files have it.
 
 Both give a vector to every word, take the mean over the words of a text, padding left out, and put one linear
 layer on it. Word 0 is padding: no word sees it, and it has no gradient. Nothing is dropped at random unless a
@@ -43,6 +43,11 @@ def visible(x: Tensor) -> Tensor:
     return seen | (first & ~seen.any(1, keepdim=True))
 
 
+def place_of(x: Tensor) -> Tensor:
+    """The place (n, length) of every word."""
+    return torch.arange(x.shape[1], device=x.device).expand(x.shape)
+
+
 def mean_over(words: Tensor, seen: Tensor) -> Tensor:
     """The mean (n, width) of the vectors (n, length, width) of words that are seen."""
     weight = seen.to(words.dtype) / seen.sum(1, keepdim=True)
@@ -58,7 +63,7 @@ class Places(nn.Module):
         self.places = nn.Embedding(length, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.words(x) + self.places.weight[: x.shape[1]]
+        found: Tensor = self.words(x) + self.places(place_of(x))
         return found
 
 
@@ -72,9 +77,7 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         seen = visible(x)
-        found: Tensor = self.fc(
-            mean_over(self.encoder(self.embedding(x), src_key_padding_mask=~seen), seen)
-        )
+        found: Tensor = self.fc(mean_over(self.encoder(self.embedding(x), src_key_padding_mask=~seen), seen))
         return found
 
 
@@ -97,9 +100,7 @@ class TextTransformer:
 
     def __call__(self, data: Dataset) -> nn.Module:
         words, length = vocabulary(data, "TextTransformer", 1)
-        block = nn.TransformerEncoderLayer(
-            self.width, self.heads, self.inner, self.dropout, batch_first=True
-        )
+        block = nn.TransformerEncoderLayer(self.width, self.heads, self.inner, self.dropout, batch_first=True)
         encoder = nn.TransformerEncoder(block, self.layers, enable_nested_tensor=False)
         net = Transformer(Places(words, length, self.width), encoder, data.task.outputs)
         for part in encoder.modules():  # torch copies one block, and all would start alike
@@ -115,7 +116,9 @@ class TextTransformer:
 class BertEmbeddings(nn.Module):
     """Words, their places and the first kind of sentence, added and normalised."""
 
-    def __init__(self, words: int, positions: int, types: int, width: int, eps: float, dropout: float) -> None:
+    def __init__(
+        self, words: int, positions: int, types: int, width: int, eps: float, dropout: float
+    ) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(words, width, padding_idx=0)
         self.position_embeddings = nn.Embedding(positions, width)
@@ -124,7 +127,7 @@ class BertEmbeddings(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        places = self.position_embeddings.weight[: x.shape[1]] + self.token_type_embeddings.weight[0]
+        places = self.position_embeddings(place_of(x)) + self.token_type_embeddings(torch.zeros_like(x))
         found: Tensor = self.dropout(self.LayerNorm(self.word_embeddings(x) + places))
         return found
 
@@ -142,8 +145,8 @@ class BertHeads(nn.Module):
             part(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in (self.query, self.key, self.value)
         )
-        found = F.scaled_dot_product_attention(q, k, v, seen[:, None, None, :])
-        return found.transpose(1, 2).flatten(2)
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~seen[:, None, None, :], -torch.inf)
+        return torch.flatten((torch.softmax(scores, -1) @ v).transpose(1, 2), 2)
 
 
 class BertOutput(nn.Module):
@@ -220,8 +223,8 @@ class BertNet(nn.Module):
 
 class Adapted(nn.Module):
     """A linear layer that stays as it is, and a product of two thin ones beside it (LoRA, Hu et al., ICLR
-    2022): ``lora_A`` starts as torch has it, ``lora_B`` with ``start`` times as much; at 0 the layer starts as
-    it was, and the first gradient of ``lora_A`` is 0."""
+    2022). ``lora_A`` starts as torch has it, ``lora_B`` with ``start`` times as much: at 0 the layer starts
+    as it was, and the first gradient of ``lora_A`` is 0."""
 
     def __init__(self, layer: nn.Linear, rank: int, start: float) -> None:
         super().__init__()
@@ -320,7 +323,9 @@ def read_sizes(folder: Path) -> dict[str, Any]:
             f"not; only such encoders are read."
         )
     sizes = {name: content[key] for key, name in SETTINGS.items()}
-    require(sizes["width"] % sizes["heads"] == 0, f"{file}: hidden_size", "a multiple of heads", sizes["width"])
+    require(
+        sizes["width"] % sizes["heads"] == 0, f"{file}: hidden_size", "a multiple of heads", sizes["width"]
+    )
     return sizes | {"eps": float(content.get("layer_norm_eps", 1e-12))}
 
 
