@@ -225,3 +225,32 @@ def test_a_defense_that_only_processes_changes_nothing_but_what_is_released(name
             for secret in (None, torch.tensor([0, 1, 2]))
         )
         assert torch.equal(one["layer"], other["layer"])
+
+
+@pytest.mark.parametrize("name", sorted({*roles("defense")} - {"Within"}))
+def test_every_defense_states_its_event_or_that_it_has_none_and_the_accountant_knows_it(name):
+    """At its own settings: an event that the accountant takes, and more releases never cost less."""
+    stated = getattr(leakscope, name)().mechanism(16, 50)
+    if stated is None:
+        assert shown(getattr(leakscope, name)()) is None
+        return
+    for event in (stated.event, stated.replaced):
+        one, two = (epsilon_of(dp.SelfComposedDpEvent(event, count), 1e-5) for count in (1, 2))
+        assert 0 < one < two < math.inf
+    assert epsilon_of(stated.event, 1e-5) <= epsilon_of(stated.replaced, 1e-5)
+
+
+@pytest.mark.parametrize("counts", [(1, 3), (2, 2), (5, 1)])
+def test_several_releases_and_other_filters_of_one_update_compose_to_the_closed_form(counts):
+    """Gaussians: the root of the summed squares; with Laplace noise its epsilon is added; by dp-accounting too."""
+    local, sparse = ls.FlowerLocalDp(sensitivity=4.0), ls.SVTPrivacy(fraction=0.02, noise_var=0.05)
+    first, second = local.mechanism(1, 50).event, dp.GaussianDpEvent(3.0)
+    both = dp.ComposedDpEvent(
+        [dp.SelfComposedDpEvent(first, counts[0]), dp.SelfComposedDpEvent(second, counts[1])]
+    )
+    mu = math.sqrt(counts[0] * local.mu**2 + counts[1] / 9)
+    assert epsilon_of(both, 1e-5) == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-9)
+    assert epsilon_of(both, 1e-5) == pytest.approx(judged(both, "added"), rel=2e-3)
+    mixed = dp.ComposedDpEvent([both, sparse.mechanism(1, 50).event])
+    assert epsilon_of(mixed, 1e-5) == pytest.approx(gaussian_epsilon(mu, 1e-5) + sparse.proven(50))
+    assert epsilon_of(mixed, 1e-5) > judged(both, "added")

@@ -92,6 +92,30 @@ def test_a_drawn_record_is_a_real_one_and_its_neighbour_has_another_value(world)
         assert not pair.x[1, 4:].equal(pair.x[0, 4:])
 
 
+def test_a_canary_by_cosine_turns_more_and_moves_less(world):
+    """The paper's other distance: checked against gradients of the kernels."""
+    data, model = world
+    params = parameters(model)
+
+    def cosine(found):
+        one, two = clipped(model, params, found.pair.x, found.pair.y, 1e9)
+        return float(torch.nn.functional.cosine_similarity(one, two, dim=0))
+
+    settings = {"clip": 1.0, "steps": 60}
+    moved = craft(model, params, data, "kind", rng=ls.seeded(2), **settings)
+    turned = craft(model, params, data, "kind", rng=ls.seeded(2), objective="cosine", **settings)
+    one, two = clipped(model, params, turned.pair.x, turned.pair.y, 1.0)
+    assert turned.distance == pytest.approx(float((one - two).norm()), rel=1e-4)
+    assert turned.distance <= moved.distance * (1 + 1e-6)
+    assert cosine(turned) < cosine(sampled(model, params, data, "kind", clip=1.0, rng=ls.seeded(4)))
+    audit = ls.AttributeAudit("kind", steps=60, objective="cosine")
+    again = audit.record(model, params, data, clip=1.0, rng=ls.seeded(2))
+    assert again.distance == turned.distance
+    wrong = ls.AttributeAudit("kind", objective="angle")
+    refuses(ArgumentError, "objective must be distance or cosine, got 'angle'",
+            lambda: wrong.record(model, params, data, clip=1.0, rng=ls.seeded(2)))  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("attack", "statistic"), [(ls.LikelihoodRatio(), "likelihood ratio"), (ls.L2(), "l2")]
 )

@@ -294,7 +294,6 @@ def test_a_name_that_no_result_has_is_an_error_with_those_that_there_are(
         ("[[limit]]\nsecret='a'\nmeasure='advantage'\nat_most=1.5", "at most 1"),
         ("[[limit]]\nsecret='a'\nmeasure='advantage'\nat_most=nan", "at_most"),
         ("[[limit]]\nsecret='a'\nmeasure='advantage'\nat_most=true", "at_most"),
-        ("[[limit]]\nsecret='a'\nmeasure='recall'\nat_most=0.5", "advantage"),
         ("[[limit]]\nsecret='a'\nmeasure='mse'\nat_most=0.5", "falls as more leaks"),
         ("[[limit]]\nsecret='a'\nmeasure='epsilon'\nat_most=1\nreleases='some'", "releases"),
         ("[[limit]]\nsecret='a'\nmeasure='auroc'\nat_most=0.5\nlevel=0.9", "unknown setting 'limit.1.level'"),

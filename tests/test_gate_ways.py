@@ -22,7 +22,8 @@ from leakscope.measures.accounting import account_shown, account_training
 from leakscope.measures.shuffled import SelfCheck
 from leakscope.measures.success import proportion
 from leakscope.results import gate
-from leakscope.results.scores import Worth
+from leakscope.results.kind import numbers
+from leakscope.results.scores import MEASURES, Worth
 
 DP = {"name": "DPSGD", "clip": 2.0, "noise": 1.5}
 REFUSED = 2
@@ -158,6 +159,10 @@ WAYS = {
         appetite(limit(secret="*", measure="right_cells", at_most=1.0)), [builders.measure("records")]
     ),
     "information, a lower bound": lambda: code(appetite(limit(measure="information", at_most=5.0)), [safe()]),
+    "a measured epsilon by its own name": lambda: code(
+        appetite(limit(secret="race", measure="epsilon_gaussian", at_most=50.0)), [golden("mechanism")[1]]
+    ),
+    "a measure that nobody has": lambda: code(appetite(limit(measure="advantages")), [safe()]),
     "a measured epsilon, a lower bound": lambda: code(
         appetite(epsilon(secret="race", at_most=50.0)), [golden("mechanism")[1]]
     ),
@@ -240,6 +245,23 @@ def test_what_the_wrong_ways_begin_with_passes():
         safe(), attack={"name": "Strongest", "attacks": [{"name": "Joint"}, {"name": "Posterior"}]}
     )
     assert code(appetite(limit(attack="strongest")), [several]) == PASS
+
+
+@pytest.mark.parametrize("kind", sorted(builders.KINDS))
+def test_every_number_about_leakage_can_be_limited_by_its_name(kind):
+    """Whatever a kind measures; and a lower bound passes nothing, by whatever name."""
+    result = builders.measure(kind)
+    rows = [row for row in numbers(result) if row.about == "leakage" and not row.error]
+    for row in {(row.secret, row.measure): row for row in rows}.values():
+        known = MEASURES.get(row.measure)
+        if known and known.falls:
+            continue
+        wanted = {"secret": row.secret, "measure": row.measure, "attack": "any", "adversary": "any"}
+        wide = known.most if known and math.isfinite(known.most) else 1e6
+        said = [gate.judge(appetite(wanted | {"at_most": most}), [result]) for most in (wide, 0.0)]
+        assert said[0].combined != "fail"
+        assert row.bound == "estimate" or said[0].combined != "pass"
+        assert said[1].combined != "pass" or not row.value
 
 
 def test_pipelines_get_the_verdict_in_their_own_formats(tmp_path, leakscope):

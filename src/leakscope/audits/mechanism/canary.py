@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from leakscope.core.task import is_number, task_loss
 from leakscope.games.channels import GradientChannel
 
 Statistic = Literal["likelihood ratio", "l2"]
+Objective = Literal["distance", "cosine"]  # what a record is crafted for
 _Statistic = Callable[[Tensor, Tensor, Tensor], Tensor]  # (released, mean under H0, under H1) -> scores
 
 
@@ -114,8 +115,10 @@ def craft(
     rng: torch.Generator,
     steps: int = 2_000,
     rate: float = 0.05,
+    objective: Objective = "distance",
 ) -> Crafted:
-    """The record whose clipped gradient moves most when ``attribute`` changes (paper 000, A.3).
+    """The record whose clipped gradient moves most when ``attribute`` changes (paper 000, A.3), or, for the
+    ``objective`` "cosine", turns most, which the paper tried too: of two short gradients it does not show.
 
     Adam on a start from N(0, I) in the encoded space, the attribute's own columns held at two of its
     real values; every pair of values and every label (of a number, the least and the largest) is tried and
@@ -124,6 +127,7 @@ def craft(
     require(clip > 0, "craft.clip", "positive", clip)
     require(steps >= 1, "craft.steps", "at least 1", steps)
     require(rate > 0, "craft.rate", "positive", rate)
+    require(objective in get_args(Objective), "craft.objective", "distance or cosine", objective)
     positions = data.positions(attribute)
     values = _encodings(data, attribute, positions)
     every = data.y.aminmax() if is_number(data.y) else torch.arange(data.classes)
@@ -132,7 +136,9 @@ def craft(
     ends = torch.stack([torch.stack(pair) for pair, _ in tries])  # (tries, 2, columns)
     labels = torch.stack([label for _, label in tries])
     apart = _distance(model, params, positions, clip)
-    best, distance = _climb(lambda records: apart(records, ends, labels), starts, steps=steps, rate=rate)
+    climbed = apart if objective == "distance" else _distance(model, params, positions, clip, turned=True)
+    best = _climb(lambda records: climbed(records, ends, labels), starts, steps=steps, rate=rate)
+    distance = apart(best, ends, labels).detach().sqrt()
     i = int(distance.argmax())
     x = _with(best[i], ends[i], positions)
     pair = Dataset(x, labels[i].repeat(2), {attribute: torch.arange(2)}, name="canary", columns=data.columns)
@@ -167,10 +173,10 @@ def _with(record: Tensor, values: Tensor, positions: Tensor) -> Tensor:
 
 
 def _distance(
-    model: nn.Module, params: Params, positions: Tensor, clip: float
+    model: nn.Module, params: Params, positions: Tensor, clip: float, *, turned: bool = False
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """(records, their two values each, labels) -> the squared distance between the clipped gradients of each
-    record's two versions."""
+    record's two versions; ``turned``: 1 less their cosine."""
 
     def gradient(record: Tensor, label: Tensor) -> Tensor:
         def loss(p: Params) -> Tensor:
@@ -182,16 +188,17 @@ def _distance(
 
     def apart(record: Tensor, values: Tensor, label: Tensor) -> Tensor:
         zero, one = _with(record, values, positions)
-        return (gradient(one, label) - gradient(zero, label)).square().sum()
+        here, there = gradient(one, label), gradient(zero, label)
+        if turned:
+            return torch.ones(()) - here @ there / (here.norm() * there.norm()).clamp(min=1e-12)
+        return (here - there).square().sum()
 
     squares: Callable[[Tensor, Tensor, Tensor], Tensor] = vmap(apart)
     return squares
 
 
-def _climb(
-    apart: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, rate: float
-) -> tuple[Tensor, Tensor]:
-    """All tries at once: the best iterate of each and its distance (the last can be half as good)."""
+def _climb(apart: Callable[[Tensor], Tensor], starts: Tensor, *, steps: int, rate: float) -> Tensor:
+    """All tries at once: the best iterate of each (the last can be half as good)."""
     records = starts.clone().requires_grad_()
     optimiser = torch.optim.Adam([records], lr=rate)
     best, reached = starts.clone(), torch.full((len(starts),), -1.0)
@@ -203,7 +210,7 @@ def _climb(
         optimiser.zero_grad()
         (-squares.sum()).backward()
         optimiser.step()
-    return best, reached.clamp(min=0).sqrt()
+    return best
 
 
 def simulated(
@@ -241,7 +248,8 @@ def simulated(
 class AttributeAudit:
     """How much one DP-SGD step gives away about one attribute of a chosen record, as an epsilon.
 
-    ``crafted``: the record is made for it, as in the worst case; otherwise drawn from the data.
+    ``crafted``: the record is made for it, as in the worst case, by the distance of its two clipped gradients
+    or, for the ``objective`` "cosine", their angle; otherwise drawn from the data.
     """
 
     attribute: str
@@ -249,6 +257,7 @@ class AttributeAudit:
     delta: float = 1e-5
     crafted: bool = True
     steps: int = 2_000
+    objective: Objective = "distance"
 
     batch = 1
     kind = "canary"
@@ -262,5 +271,14 @@ class AttributeAudit:
     ) -> Crafted:
         """The record and its neighbour that are played with."""
         if self.crafted:
-            return craft(model, params, data, self.attribute, clip=clip, rng=rng, steps=self.steps)
+            return craft(
+                model,
+                params,
+                data,
+                self.attribute,
+                clip=clip,
+                rng=rng,
+                steps=self.steps,
+                objective=self.objective,
+            )
         return sampled(model, params, data, self.attribute, clip=clip, rng=rng)

@@ -29,6 +29,7 @@ from leakscope.results.gate.readings import EVERY, Reading, read_results
 from leakscope.results.gate.readings import read as read_result
 from leakscope.results.number import Number
 from leakscope.results.result import Result
+from leakscope.results.scores import MEASURES
 
 Word = Literal["fail", "not enough evidence", "pass"]
 WORDS: tuple[Word, ...] = ("fail", "not enough evidence", "pass")  # the worst first
@@ -183,6 +184,7 @@ def _exists(limit: Limit, every: Sequence[Reading]) -> None:
         ("game", limit.game, [*games, EVERY]),
         ("defense", named, [*shields, "none"]),
         ("data", limit.data, data),
+        ("measure", limit.measure, [*MEASURES, EPSILON, *(name for r in every for name in r.measured)]),
         *(("setting", name, settings) for name in limit.where),
     ):
         if every and name is not None and name not in there and EVERY not in secrets:
@@ -312,6 +314,8 @@ def _measure(
         )
     if not high <= limit.at_most:  # nor where it is no number
         return OPEN, ""
+    if limit.measure not in MEASURES and number.guessing is None:
+        return OPEN, f"nobody says what {limit.measure} is without a release, so a low number proves nothing"
     if reading.stale:
         return OPEN, STALE
     if reading.asked.single and limit.attack == "strongest":

@@ -132,7 +132,8 @@ def tried_unaware(one: LimitVerdict) -> bool:
 def say_limit(limit: Limit) -> str:
     """A limit in words."""
     who = {"adaptive": "an adaptive adversary", "static": "a static adversary", "any": "any adversary"}
-    measure = "epsilon" if limit.measure == EPSILON else MEASURES[limit.measure].title
+    known = MEASURES.get(limit.measure)
+    measure = known.title if known else limit.measure.replace("_", " ")
     accounted = f"at delta {limit.delta:g}, of what was {limit.releases}, one record: {limit.neighbours}"
     if limit.releases == "training":
         accounted = f"at delta {limit.delta:g}, of the whole training, one record: {limit.neighbours}"
