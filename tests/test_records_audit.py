@@ -248,6 +248,10 @@ def test_a_preflight_foresees_what_is_read_and_trains_nothing(tmp_path, leakscop
     assert said.code == 0
     assert "3 records behind one gradient: recoverable" in said.out
     assert not list(tmp_path.iterdir())
+    changed = dict(found.changed)
+    assert changed["float16"] > 0.9
+    assert changed["signs alone"] == 0.0
+    assert "float16, 100%" in said.out
     none = ls.preflight("heart", batches=(64,), width=8)
     assert "that does not show that none can be" in " ".join(none.lines)
 

@@ -54,7 +54,17 @@ if TYPE_CHECKING:
         SVTPrivacy,
     )
     from leakscope.defenses.dpsgd import DPSGD
-    from leakscope.defenses.gradient import Chain, LaplaceNoise, Noise, Pruning, Sign, Withhold, Within
+    from leakscope.defenses.gradient import (
+        Chain,
+        FirstLayerLocal,
+        HalfPrecision,
+        LaplaceNoise,
+        Noise,
+        Pruning,
+        Sign,
+        Withhold,
+        Within,
+    )
     from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.defenses.training import MixupMMD
     from leakscope.games import (
@@ -180,6 +190,7 @@ __all__ = [
     "FedMIA",
     "FirstInput",
     "FirstLayer",
+    "FirstLayerLocal",
     "Fisher",
     "Flat",
     "FlowerAdaptiveClipping",
@@ -191,6 +202,7 @@ __all__ = [
     "GuardAudit",
     "Guarded",
     "Guards",
+    "HalfPrecision",
     "HeadConfidence",
     "ImageEncoder",
     "InOut",
