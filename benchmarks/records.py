@@ -3,6 +3,7 @@
     python benchmarks/records.py                      every part (some minutes on one core)
     python benchmarks/records.py gradients uploads    some parts: gradients uploads members preflight
     python benchmarks/records.py --quick              one seed of everything
+    python benchmarks/records.py uploads --seeds 10 11 12 13 14
 
 Needs LEAKSCOPE_DATA with heart4.csv.gz, diabetes130.csv.gz and location30.npz. One thread; seconds are the
 attack's process time for one release. Five seeds a cell, with two releases of each. The net is
@@ -238,9 +239,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", default=["gradients", "uploads", "members", "preflight"])
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    seeds = SEEDS[:1] if asked.quick else SEEDS
+    seeds = tuple(asked.seeds)[:1] if asked.quick else tuple(asked.seeds)
     cases = [
         case
         for part, of in (("gradients", GRADIENTS), ("uploads", UPLOADS))

@@ -397,7 +397,7 @@ def test_all_records_of_a_person_stay_together_and_nobody_needs_two(monkeypatch)
     report = leakscope.audit(frame, label="died", secret="gender", person="who", **TINY)
     assert not report.failed
     assert {result.cell.data.get("by") for result in report.results} == {"who"}
-    asked = {"attribute", "property", "distribution", "attribute, DPSGD", "membership"}
+    asked = {"attribute", "property", "distribution", "attribute, DPSGD", "records", "membership"}
     assert {result.cell.id for result in report.results} == asked
     table = from_csv(frame, label="died", secrets="gender", person="who")
     cell = report.results[0].cell

@@ -377,3 +377,21 @@ def test_noise_that_comes_last_can_be_taken_off_and_its_size_is_known(defense, s
     assert not defense.noiseless().adds_noise
     if spread:
         assert added.std().item() == pytest.approx(spread, rel=0.05)
+
+
+def test_half_precision_is_torchs_own_rounding_and_the_first_layer_alone_stays_local():
+    layers = {
+        f"{i}.{part}": torch.randn(2, 3, generator=ls.seeded(i))
+        for i in (0, 2)
+        for part in ("weight", "bias")
+    }
+    for form in ("bfloat16", "float16"):
+        rounded = release(ls.HalfPrecision(form), layers)
+        for name, tensor in layers.items():
+            assert torch.equal(rounded[name], tensor.to(getattr(torch, form)).float())
+            assert not torch.equal(rounded[name], tensor)
+    assert all(torch.equal(x, layers[n]) for n, x in release(ls.HalfPrecision("float32"), layers).items())
+    kept = release(ls.FirstLayerLocal(), layers)
+    assert not bool(kept["0.weight"].any() or kept["0.bias"].any())
+    assert torch.equal(kept["2.weight"], layers["2.weight"])
+    refuses(ArgumentError, "HalfPrecision.form must be one of", ls.HalfPrecision, "int8")

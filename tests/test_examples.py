@@ -82,7 +82,7 @@ def test_the_first_audit_is_a_page_a_table_and_a_picture_in_a_notebook(notebook)
     assert "Severe: sex (attribute), adult." in told
     assert report._repr_html_().startswith("<iframe")
     low = table.groupby("id")["low"].max()
-    assert set(low[low > 0.5].index) == {"attribute", "property", "distribution", "membership"}
+    assert set(low[low > 0.5].index) == {"attribute", "property", "distribution", "membership", "records"}
     assert set(low[low <= 0.5].index) == {"attribute, DPSGD"}
     assert "roc" in figures
     assert roc._repr_svg_().startswith("<svg xmlns")
@@ -111,8 +111,8 @@ def test_three_gradients_tell_the_sex_of_sixteen_people(example):
 
 @pytest.mark.slow
 def test_a_table_becomes_a_report(example, tmp_path):
-    title, *verdicts = (lines := example("own_csv"))[:5]
-    assert "5 results" in title
+    title, *verdicts = (lines := example("own_csv"))[:6]
+    assert "6 results" in title
     assert sum("gender" in verdict for verdict in verdicts) == 3
     assert sum("who was trained on" in verdict for verdict in verdicts) == 1
     cut = next(

@@ -9,8 +9,9 @@ import torch
 from builders import cell, measure, refuses
 
 import leakscope as ls
+from leakscope.audits.records.found import RecordsFound
 from leakscope.audits.records.kind import KIND
-from leakscope.audits.records.request import request_records
+from leakscope.audits.records.request import ask_records, request_records
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import CERTIFIED
 from leakscope.measures.records import match
@@ -120,6 +121,23 @@ def test_where_the_search_stopped_nothing_passes_and_the_page_says_so(changes):
         "keep records from coming back" in " ".join(chapters([result])[0].brief.helps)
         or not result.cell.defense
     )
+
+
+def test_an_audit_of_other_questions_asks_it_beside_them_and_says_why_where_it_cannot():
+    """As the audit of a table does: of pictures, and of a model that begins otherwise, it is no all-clear."""
+    asked = ask_records()
+    one = Cell.model_validate({"data": {"name": "digits"}, "model": {"name": "MLP", "hidden": [8]}} | asked)
+    result = experiment.run(one, 0)
+    assert result.found.sizes == ()
+    assert "these have no named columns" in result.found.unread
+    told = verdict(result)
+    assert told.severity == "inconclusive"
+    assert "was not measured: digits" in told.sentence
+    assert gate.judge(gate.parse(LIMIT.format(1.0)), [result]).exit_code == 3
+    page = render([result], plan="", title="x")
+    assert "does not show that nobody can" in page
+    with pytest.raises(ValueError, match="either records of at least one size"):
+        RecordsFound.model_validate(result.found.model_dump() | {"unread": ""})
 
 
 def test_a_size_that_gives_nothing_back_is_not_played_to_the_end():
@@ -248,6 +266,10 @@ def test_a_preflight_foresees_what_is_read_and_trains_nothing(tmp_path, leakscop
     assert said.code == 0
     assert "3 records behind one gradient: recoverable" in said.out
     assert not list(tmp_path.iterdir())
+    changed = dict(found.changed)
+    assert changed["float16"] > 0.9
+    assert changed["signs alone"] == 0.0
+    assert "float16, 100%" in said.out
     none = ls.preflight("heart", batches=(64,), width=8)
     assert "that does not show that none can be" in " ".join(none.lines)
 

@@ -283,9 +283,9 @@ def test_membership_is_asked_of_every_table_and_several_secrets_at_once():
     plan, _ = request_audit("adult", label=None, secret=["sex", "race"])
     ids = [cell["id"] for cell in plan["cell"]]
     games = ("attribute", "property", "distribution")
-    assert ids == [*(f"{game}, {s}" for s in ("sex", "race") for game in games), "membership"]
+    assert ids == [*(f"{game}, {s}" for s in ("sex", "race") for game in games), "records", "membership"]
     single, _ = request_audit("adult", label=None, secret="sex")
-    assert [cell["id"] for cell in single["cell"]] == [*games, "membership"]
+    assert [cell["id"] for cell in single["cell"]] == [*games, "records", "membership"]
     assert plan["cell"][-1]["game"]["attacks"][0] == {"name": "FedMIA"}
 
 

@@ -57,7 +57,17 @@ if TYPE_CHECKING:
         SVTPrivacy,
     )
     from leakscope.defenses.dpsgd import DPSGD
-    from leakscope.defenses.gradient import Chain, LaplaceNoise, Noise, Pruning, Sign, Withhold, Within
+    from leakscope.defenses.gradient import (
+        Chain,
+        FirstLayerLocal,
+        HalfPrecision,
+        LaplaceNoise,
+        Noise,
+        Pruning,
+        Sign,
+        Withhold,
+        Within,
+    )
     from leakscope.defenses.perturbation import AdversarialPerturbation
     from leakscope.defenses.training import MixupMMD
     from leakscope.games import (
@@ -204,6 +214,7 @@ __all__ = [
     "FedMIA",
     "FirstInput",
     "FirstLayer",
+    "FirstLayerLocal",
     "Fisher",
     "Flat",
     "FlowerAdaptiveClipping",
@@ -216,6 +227,7 @@ __all__ = [
     "Guarded",
     "GuardedEncoder",
     "Guards",
+    "HalfPrecision",
     "HeadConfidence",
     "ImageEncoder",
     "InOut",

@@ -103,7 +103,10 @@ class RowSpace:
     What certificates rest on besides: numbers that are not ``precision`` right have ``sharp`` times the error
     that is allowed; above a gap that is ``clear``, duals of other records fix numbers as well as categories
     do; one record may be there ``times`` times; of two candidates that cannot both be there, one has
-    ``apart`` of the other's error; and who is ruled out by the second layer is ``far`` from its space."""
+    ``apart`` of the other's error; and who is ruled out by the second layer is ``far`` from its space.
+
+    Where that finds too little, the search is done again with a wider tolerance: ``widest`` of an upload, of
+    a gradient what disturbs it explains, and at most that."""
 
     tolerance: float = 0.02
     cut: float = 1e-3
@@ -120,9 +123,11 @@ class RowSpace:
     times: int = 4
     apart: float = 0.1
     far: float = 0.05
+    widest: float = 0.1
 
     def __post_init__(self) -> None:
         check(self, tolerance=POSITIVE, cut=POSITIVE, error=POSITIVE, rounding=POSITIVE, gap=POSITIVE)
+        check(self, widest=POSITIVE)
         check(self, precision=POSITIVE, clear=POSITIVE, sharp=POSITIVE, apart=POSITIVE, far=POSITIVE)
         check(
             self,
@@ -167,7 +172,7 @@ class RowSpace:
             for i in range(t):
                 span = first.span(i, encoding)
                 if encoding.groups:
-                    found, tried = self._search(first, encoding, span, i)
+                    found, tried = self._look(first, encoding, span, i)
                 else:
                     found, tried = self._sample(first, encoding, span, rng)
                 ranks[i], gaps[i], weakest[i] = span.rank, span.gap, span.gap * span.noise
@@ -207,8 +212,27 @@ class RowSpace:
             return Candidates.of(points), branches
         return self._fitted(first, encoding, span, points)[0], branches
 
-    def _search(
+    def _look(
         self, first: LinearFirst, encoding: Encoding, span: Span, trial: int
+    ) -> tuple[Candidates, Branches]:
+        """What a search finds; where that is too little, what it finds with a wider tolerance, if that is
+        more: what disturbs a gradient, and records that hardly moved an upload, leave directions that are
+        noise in part, and entries of all that lie along them are off."""
+        wide = self._tolerance(first, encoding, span)
+        found, branches = self._search(first, encoding, span, trial, self.tolerance)
+
+        def worth(candidates: Candidates) -> int:
+            if first.local is None:
+                return int(candidates.proven.sum())
+            return len(candidates.choose(first.seen.game.batch))
+
+        if worth(found) >= span.rank or branches.stopped or wide <= self.tolerance:
+            return found, branches
+        others, rest = self._search(first, encoding, span, trial, wide)
+        return (others, rest) if worth(others) > worth(found) else (found, branches)
+
+    def _search(
+        self, first: LinearFirst, encoding: Encoding, span: Span, trial: int, tolerance: float
     ) -> tuple[Candidates, Branches]:
         """Candidates, what is proven among them, and what was left of the branches in the last search."""
         unit = _unit(span, encoding, bias=first.bias)
@@ -220,7 +244,7 @@ class RowSpace:
         active = span.v.norm(dim=1) > ACTIVE
         pins = [pin for pin in encoding.pins if active[pin.position]]
         groups = [part for part in (group.among(active) for group in encoding.groups) if part is not None]
-        tree = Tree(self.tolerance, self.cut, self.branches)
+        tree = Tree(tolerance, self.cut, self.branches, settled=first.local is not None)
         while len(known.points) < span.rank:
             branches = tree.search(span.v, unit, groups, duals)
             loose = loose if len(duals) else branches.free
@@ -241,6 +265,15 @@ class RowSpace:
         if not branches.stopped and not loose.shape[1] and span.gap >= self.gap:
             sure = sure | (needed(found.points, span.rank, close=self.cut) & precise)
         return replace(found, proven=sure), branches
+
+    def _tolerance(self, first: LinearFirst, encoding: Encoding, span: Span) -> float:
+        """The widest that a true record's entries are from whole ones: of a gradient, thrice the error of an
+        entry of a record with all of its categories in the weakest direction, by what disturbs it."""
+        if first.local is not None or not span.rank:
+            return self.widest
+        entry = span.noise / (len(span.u) ** 0.5 + len(span.v) ** 0.5)
+        length = float(1 + len(encoding.groups) + len(encoding.numbers)) ** 0.5
+        return min(3 * entry * length / float(span.s[-1]), self.widest)
 
     def _ends(
         self, tree: Tree, v: Tensor, found: Branches, groups: list[Options], pins: list[Pin], fixed: Tensor

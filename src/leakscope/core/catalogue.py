@@ -92,6 +92,8 @@ Sign            defense   defenses.gradient          Release the sign of every e
 LaplaceNoise    defense   defenses.gradient          Add Laplace noise of standard deviation ``std`` to every entry.
 Noise           defense   defenses.gradient          Add Gaussian noise of standard deviation ``std`` to every entry of the batch's gradient.
 Withhold        defense   defenses.gradient          Release zeros: with `Within`, layers that are neither shared nor trained.
+FirstLayerLocal defense   defenses.gradient          Keep the first layer local: it is neither shared nor trained, and released as zeros.
+HalfPrecision   defense   defenses.gradient          Release every entry in half precision: ``form`` is bfloat16 or float16.
 AdversarialPerturbation defense   defenses.perturbation      Projected gradient steps on the released gradient against a classifier of the secret.
 VIB             defense   defenses.bottleneck        A Gaussian bottleneck before the last layer, and ``beta`` times its divergence in the loss.
 DPSGD           defense   defenses.dpsgd             Clip each record's gradient to norm ``clip`` and add Gaussian noise to the batch's mean.

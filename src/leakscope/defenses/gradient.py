@@ -15,6 +15,8 @@ from leakscope.core.mechanism import Mechanism
 from leakscope.core.nouns import Defense, Layers, Loss, Release, flatten, only, shaped
 from leakscope.core.rng import laplace
 
+FORMS = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
 
 @dataclass(frozen=True)
 class Pruning(Defense):
@@ -133,6 +135,39 @@ class Withhold(Defense):
 
     def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
         return {name: torch.zeros_like(tensor) for name, tensor in layers.items()}
+
+
+@dataclass(frozen=True)
+class FirstLayerLocal(Defense):
+    """Keep the first layer local: it is neither shared nor trained, and released as zeros.
+
+    It is the one that takes the records: the layer whose parameters come first. There is no null setting."""
+
+    processes: ClassVar[bool] = True
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        first = next(iter(layers)).rpartition(".")[0]
+        return {
+            name: torch.zeros_like(tensor) if name.rpartition(".")[0] == first else tensor
+            for name, tensor in layers.items()
+        }
+
+
+@dataclass(frozen=True)
+class HalfPrecision(Defense):
+    """Release every entry in half precision: ``form`` is bfloat16 or float16.
+
+    It is given back in the precision that it came in, with what rounding left. float32 is the null
+    setting."""
+
+    processes: ClassVar[bool] = True
+    form: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        require(self.form in FORMS, "HalfPrecision.form", f"one of {', '.join(FORMS)}", self.form)
+
+    def release(self, layers: Layers, secret: Tensor | None, rng: torch.Generator, *, batch: int) -> Layers:
+        return {name: tensor.to(FORMS[self.form]).to(tensor.dtype) for name, tensor in layers.items()}
 
 
 @dataclass(frozen=True)

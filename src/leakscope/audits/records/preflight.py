@@ -12,8 +12,9 @@ from torch import nn
 from leakscope.attacks.row_space import Recovery, RowSpace
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import require
-from leakscope.core.nouns import Knowledge, View
+from leakscope.core.nouns import Defense, Knowledge, View
 from leakscope.core.rng import seeded
+from leakscope.defenses.gradient import HalfPrecision, Pruning, Sign
 from leakscope.games import Reconstruction
 from leakscope.games.channels import GradientChannel, Summed, UpdateChannel
 from leakscope.measures.records import match, transcribe
@@ -22,6 +23,13 @@ from leakscope.training import Local
 
 HALF = 0.5  # of records that come back, from which a number of them is called recoverable
 TRIES = 4  # releases that are rehearsed for each number of records
+CHANGES = {  # of what is sent, that are rehearsed for the largest number of records that is read
+    "bfloat16": HalfPrecision("bfloat16"),
+    "float16": HalfPrecision("float16"),
+    "90% of entries pruned": Pruning(0.9),
+    "99% of entries pruned": Pruning(0.99),
+    "signs alone": Sign(),
+}
 
 
 @dataclass(frozen=True)
@@ -55,11 +63,13 @@ class Foreseen:
 @dataclass(frozen=True)
 class Preflight:
     """What is foreseen for every number of records, the smallest first, of a first layer of so many
-    ``units``; ``uploads``: after local training, else gradients."""
+    ``units``; ``uploads``: after local training, else gradients. ``changed``: the share that came back of the
+    largest number of records that is read, with each of the changes to what is sent."""
 
     sizes: tuple[Foreseen, ...]
     units: int
     uploads: bool
+    changed: tuple[tuple[str, float], ...] = ()
 
     @property
     def lines(self) -> list[str]:
@@ -95,8 +105,10 @@ class Preflight:
             f"- noise of a standard deviation of {most.noise:.2g} or more on every entry: the weakest "
             "records go first, and ten times as much hides most;",
             "- the first layer kept local: this attack reads no other.",
-            "Not known: Adam in place of SGD, whose uploads this attack does not read. Pruning, signs and "
-            "half precision are not foreseen: measure them by --defense.",
+            f"Of {most.records} records so many came back in rehearsal, with what is sent changed: "
+            + "; ".join(f"{name}, {share:.0%}" for name, share in self.changed)
+            + ".",
+            "Not known: Adam in place of SGD, whose uploads this attack does not read.",
         ]
 
 
@@ -113,29 +125,37 @@ def foresee(
     """A rehearsal with public records alone, at the model's own weights."""
     require(len(batches) > 0, "foresee.batches", "at least one", batches)
     rounds, attack = (parameters(model),), attack or RowSpace()
-    alone = GradientChannel(model, rounds) if local is None else UpdateChannel(model, rounds, local=local)
-    channel = Summed(alone, clients) if clients > 1 else alone
-    name = next(iter(layers_of(model)))
-    shape = rounds[0][f"{name}.weight"].shape
-    sizes = []
-    for batch in sorted(set(batches)):
-        game, rng = (
-            Reconstruction(public, batch=batch * clients, labels=False),
-            seeded(seed, "preflight", batch),
-        )
+
+    def rehearse(batch: int, defense: Defense) -> tuple[Recovery, float]:
+        """What came of some releases, and the share of records that came back."""
+        alone = GradientChannel(model, rounds, defense)
+        if local is not None:
+            alone = UpdateChannel(model, rounds, defense, local=local)
+        channel = Summed(alone, clients) if clients > 1 else alone
+        game = Reconstruction(public, batch=batch * clients, labels=False)
+        rng = seeded(seed, "preflight", batch)
         view, secrets = game.deal(channel, TRIES, rng)
         found = attack.recover(Knowledge(game, channel), View(view.releases), rng)
-        share = float(match(transcribe(secrets, found.records, found.status), public).exact.double().mean())
+        right = match(transcribe(secrets, found.records, found.status), public).exact
+        return found, float(right.double().mean())
+
+    shape = rounds[0][f"{next(iter(layers_of(model)))}.weight"].shape
+    sizes = []
+    for batch in sorted(set(batches)):
+        found, share = rehearse(batch, Defense())
         sizes.append(
             Foreseen(
-                records=game.batch,
+                records=batch * clients,
                 share=share,
                 rank=float(found.ranks.double().median()),
                 searched=bool(found.ended.all()),
                 noise=_drowning(found, sum(side**0.5 for side in shape)),
             )
         )
-    return Preflight(tuple(sizes), shape[0], local is not None)
+    read = [one.records for one in sizes if one.recoverable]
+    changes = CHANGES.items() if read else ()
+    changed = tuple((name, rehearse(read[-1] // clients, change)[1]) for name, change in changes)
+    return Preflight(tuple(sizes), shape[0], local is not None, changed)
 
 
 def _drowning(found: Recovery, edge: float) -> float:
