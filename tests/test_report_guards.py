@@ -19,6 +19,7 @@ from leakscope.audits.guards.page.measures import Scatter, judge
 from leakscope.audits.guards.page.pages import GuardPage, group_pages, read
 from leakscope.core.errors import LeakscopeError
 from leakscope.results.cell import Cell
+from leakscope.results.chapter import LEAKS
 from leakscope.results.kind import World, numbers
 from leakscope.results.number import Number
 from leakscope.results.result import Result, find_checks
@@ -262,6 +263,20 @@ def test_no_all_clear_where_averaged_draws_find_the_secret():
     assert page.severity == "ranking"
     (verdict,) = KIND.tell([result]).verdicts
     assert any("16 draws" in note for note in verdict.notes)
+
+
+def test_no_all_clear_where_the_label_brings_the_secret_out_of_a_release():
+    """The first input says whether label and secret differ: either alone tells nothing of the secret."""
+    data, x = people(2_000, shift=0.0), people(2_000, shift=0.0).x
+    u = data.private["u"]
+    y = torch.where(u == 1, u.cumsum(0), (1 - u).cumsum(0)) % 2  # one half of either
+    x[:, 0] = 3.0 * (y ^ u) + 0.3 * x[:, 0]
+    sizes = {"trials": 800, "rehearsals": 900, "train": 500, "public": 700}
+    result = run(cell(GUARD | {"lam": 0.0}, sizes=sizes, rows=True, near=2), replace(data, x=x, y=y))
+    page = only(result)
+    assert read(page.best[1].tried.strongest) not in LEAKS
+    assert page.best[1].beyond
+    assert page.severity in LEAKS
 
 
 def test_no_all_clear_where_single_records_give_the_secret_away(shares):

@@ -155,15 +155,31 @@ class JudgedAverage:
 
     @property
     def every(self) -> list[AttackAverage]:
-        """Every adversary that was measured, whatever it sees in ordinary use. What a label tells it tells
-        without a guard too, and is not counted here."""
+        """Every adversary that was measured, whatever it sees in ordinary use. What a label tells alone it
+        tells without a guard too; what it brings out of a release counts."""
         stale = [self.stale] if self.stale else []
-        return [self.tried.strongest, *self.tried.attacks, *self.single, *stale, *self.held]
+        return [self.tried.strongest, *self.tried.attacks, *self.single, *stale, *self.held, *self.beyond]
 
     @property
     def held(self) -> list[AttackAverage]:
         """The attacks on what ordinary use gives out beside one release, labels left aside."""
         return [row.attack for row in self.rows if row.usual and not row.labelled]
+
+    @property
+    def beyond(self) -> list[AttackAverage]:
+        """The attacks on releases with their labels that clearly find more than the labels tell alone."""
+        alone = self.row("nothing", labelled=True)
+        return [
+            row.attack
+            for row in self.rows
+            if alone and row is not alone and row.usual and row.labelled
+            if any(
+                name in row.attack.estimates
+                and name in alone.attack.estimates
+                and row.attack.estimates[name].low > alone.attack.estimates[name].high
+                for name in ("auroc", "success")
+            )
+        ]
 
     def row(self, holding: str, *, labelled: bool = False) -> RowAverage | None:
         """One of the rows, where it was measured."""
