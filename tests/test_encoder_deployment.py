@@ -215,6 +215,16 @@ def refused_with_nothing_written(folder, error, words, **options):
 
 def test_what_cannot_be_released_is_refused_and_nothing_is_written(folder):
     FRAME.assign(patient=FRAME["patient"].where(FRAME.index != 7)).to_csv(folder / "nobody.csv", index=False)
+    dataclasses.replace(deployed(FRAME), preparation=None).save(folder / "bare")
+    refuses(
+        DataError,
+        "saved without how its records are prepared",
+        encode,
+        folder / "patients.csv",
+        folder / "bare",
+        folder / "r.csv",
+        key=folder / "key",
+    )
     FRAME.drop(columns="ward").to_csv(folder / "other.csv", index=False)
     FRAME.assign(age="old").to_csv(folder / "words.csv", index=False)
     (folder / "short").write_text("00ff")

@@ -263,10 +263,11 @@ class Encoder(nn.Module):
         return {TENSORS: content, TABLE: json.dumps(table, indent=1).encode()}
 
 
-def name_people(ids: Iterable[object]) -> list[bytes]:
-    """Each id as what a draw and a ledger know a person by: 7, 7.0 and "7" are one person."""
+def name_people(ids: Iterable[object], first: int = 1) -> list[bytes]:
+    """Each id as what a draw and a ledger know a person by: 7, 7.0 and "7" are one person. Records are
+    counted from ``first``, for who has none."""
     found = []
-    for row, one in enumerate(ids, start=1):
+    for row, one in enumerate(ids, start=first):
         text = "" if one is None or one != one else str(one).strip()
         if not text or text == "<NA>":
             raise DataError(

@@ -79,10 +79,10 @@ def encode(
                 x = rows.x[start : start + BLOCK]
                 beside = {name: text[start : start + BLOCK] for name, text in rows.beside.items()}
                 people = None if person is None else beside[person]
+                named = None if people is None else name_people(people, count + start + 1)
                 r = saved(x, key=held, people=people)
                 if entry is not None:
-                    who = saved.name_records(x) if people is None else name_people(people)
-                    entry.add(saved.fingerprint, who, r)
+                    entry.add(saved.fingerprint, named or saved.name_records(x), r)
                 out.write(beside, r.flatten(1).numpy())
             count += len(rows.x)
             unseen.update(rows.unseen)
@@ -95,11 +95,16 @@ def _read(
 ) -> Iterator[Rows]:
     """Records as the encoder takes them. Of a table no more than its columns and the ``kept`` are read."""
     preparation = encoder.preparation
-    if preparation is not None and preparation.columns and Path(data).suffix.lower() in ENDINGS:
+    if preparation is None:
+        raise DataError(
+            "the encoder was saved without how its records are prepared, so that no table can be given as it "
+            "was trained on; save it by leakscope guard, or give it tensors from Python."
+        )
+    if preparation.columns and Path(data).suffix.lower() in ENDINGS:
         yield from read_as(data, preparation.columns, kept)
         return
     records = tabled(source(data, label=label, secrets=[secret] if secret else [], needed=False))
-    x = records.x if preparation is None else preparation.arrange(records)
+    x = preparation.arrange(records)
     shape = tuple(encoder.about["shape"])
     if tuple(x.shape[1:]) != shape:
         raise DataError(
