@@ -43,8 +43,8 @@ def t_test_as_printed(
 ) -> tuple[Estimate, Estimate]:
     """The paper's test as it is printed: scores are Student's t of a record's ``rounds`` against 0
     (`Cosine(over="t")`), and a p-value of at most ``fpr`` calls a member. The rates among non-members and
-    among members that this has in fact. The first is far above ``fpr`` (on location30 9% at a nominal 1%): a
-    record's cosines lie to one side in all rounds alike, members' and others', so that they are no
+    among members that this has in fact. The first is far above ``fpr``, on location30 9 and 13% at a nominal
+    1%: a record's cosines lie to one side in all rounds alike, members' and others', so that they are no
     independent draws around 0."""
     require(rounds >= 2, "t_test_as_printed.rounds", "at least 2", rounds)
     require(0 < fpr < 1, "t_test_as_printed.fpr", "between 0 and 1", fpr)

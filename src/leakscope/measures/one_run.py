@@ -44,8 +44,11 @@ def one_run_epsilon(
     ``"gaussian"`` is Mahloujifar, Melis and Chaudhuri (2025): it assumes that a canary in and the same canary
     out are exactly as hard to tell apart as N(0, 1) and N(mu, 1), and finds the mu that so many right guesses
     rule out; where the assumption fails, so does the bound. Neither assumes that guesses are independent of
-    each other. ``value`` is the estimate without limits, ``high`` the most that so many guesses could
-    certify, by all being right: not an upper limit of epsilon. ``value`` is cut at ``high``."""
+    each other. As many right guesses could come of randomised response, so that "any" certifies little of
+    what a Gaussian mechanism leaks: of epsilon 4 at delta 1e-5, 39% in the mean at most, from 1,000 canaries
+    by the best attack with the best number of guesses. ``value`` is the estimate without limits, ``high`` the
+    most that so many guesses could certify, by all being right: not an upper limit of epsilon. ``value`` is
+    cut at ``high``."""
     caller = "one_run_epsilon"
     for name, chance in (("delta", delta), ("level", level)):
         require(0 < chance < 1, f"{caller}.{name}", "between 0 and 1", chance)
