@@ -3,7 +3,7 @@ attack on records of one's own, at the model as it starts, and what closes it.""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,9 @@ from leakscope.training import Local
 
 HALF = 0.5  # of records that come back, from which a number of them is called recoverable
 TRIES = 4  # releases that are rehearsed for each number of records
-CHANGES = {  # of what is sent, that are rehearsed for the largest number of records that is read
+CHANGES: Mapping[
+    str, Defense
+] = {  # of what is sent, that are rehearsed for the largest number of records that is read
     "bfloat16": HalfPrecision("bfloat16"),
     "float16": HalfPrecision("float16"),
     "90% of entries pruned": Pruning(0.9),
@@ -153,8 +155,8 @@ def foresee(
             )
         )
     read = [one.records for one in sizes if one.recoverable]
-    changes = CHANGES.items() if read else ()
-    changed = tuple((name, rehearse(read[-1] // clients, change)[1]) for name, change in changes)
+    changes: Mapping[str, Defense] = CHANGES if read else {}
+    changed = tuple((name, rehearse(read[-1] // clients, change)[1]) for name, change in changes.items())
     return Preflight(tuple(sizes), shape[0], local is not None, changed)
 
 
