@@ -4,8 +4,9 @@ distance, as the paper tried them.
     python benchmarks/figure9.py [--seeds 1] [--trials 5000]
 
 Each row is a canary for one clip and noise, on Adult's sex at a net of one hidden layer of 100 after one
-epoch. "ratio" is the paper's: the classical epsilon over 14 times the point estimate, of the l2 statistic. Beside it what we
-certify of the same trials, by the l2 statistic and by the likelihood ratio. Needs LEAKSCOPE_DATA with Adult.
+epoch. "ratio" is the paper's: the classical epsilon over 14 times the point estimate, of the l2 statistic.
+Beside it what we certify of the same trials, by the l2 statistic and by the likelihood ratio. Needs
+LEAKSCOPE_DATA with Adult.
 """
 
 from __future__ import annotations

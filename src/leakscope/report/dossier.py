@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from leakscope.report.page import list_verdicts, quote_plan, render
 from leakscope.report.report import Report, read_report
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of
+from leakscope.results.chapter import Chapter, Verdict
 from leakscope.results.kind import chapters
 from leakscope.results.number import Number
 from leakscope.results.result import revision
@@ -66,12 +68,21 @@ class Exhibit:
     report: Report
     verdict: gate.GateVerdict | None
 
+    @cached_property
+    def chapters(self) -> list[Chapter]:
+        """Told once: figures take time."""
+        return chapters(self.report.results)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return list_verdicts(self.chapters)
+
     @property
     def opening(self) -> Opening:
-        told, results = chapters(self.report.results), self.report.results
+        results = self.report.results
         wanted = len(store.asked(plan_of(self.report.plan)))
         missing = max(0, wanted - len(results))
-        return open_page(told, list_verdicts(told), results, self.report.answer, missing)
+        return open_page(self.chapters, self.verdicts, results, self.report.answer, missing)
 
 
 def write_dossier(
@@ -199,7 +210,7 @@ def _state_run(run: Exhibit) -> dict[str, Any]:
         "threat model": {"asked": opening.asked, "assumed": opening.assumed, "not tested": opening.untested},
         "found": [
             {"about": v.about, "data": v.data, "defense": v.defense, "reading": v.word, "told": v.sentence}
-            for v in run.report.verdicts
+            for v in run.verdicts
         ],
         "measured": [_said(one) for one in numbers if one.about == "leakage"],
         "accounted": [_said(one) for one in numbers if one.about == "bound"],
@@ -219,8 +230,7 @@ def write_card(runs: Sequence[Exhibit], verdict: gate.GateVerdict | None) -> str
     for run in runs:
         lines += [f"### {_plain(run.report.title)}", ""]
         lines += [
-            f"- {_plain(f'{one.word}: {one.about}, {one.data}. {one.sentence}')}"
-            for one in run.report.verdicts
+            f"- {_plain(f'{one.word}: {one.about}, {one.data}. {one.sentence}')}" for one in run.verdicts
         ]
         opening = run.opening
         for head, sentences in (("Assumed", opening.assumed), ("Not tested", opening.untested)):
