@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.joint import Joint
     from leakscope.attacks.joint_regression import JointRegression
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
+    from leakscope.attacks.mean_input import MeanInput
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
     from leakscope.attacks.mixture import Mixture, Trees
     from leakscope.attacks.posterior import NoiseAware, Posterior
@@ -252,6 +253,7 @@ __all__ = [
     "Loss",
     "LossThreshold",
     "MaxPool",
+    "MeanInput",
     "Membership",
     "MembershipAudit",
     "Merlin",

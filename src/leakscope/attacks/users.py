@@ -44,7 +44,7 @@ class Prototype:
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         deal, learn = fork(rng, 2)
         view, secrets = knowledge.simulate(deal)
-        _, people = _candidates(view)
+        _, people = shown_candidates(view)
         _, classes = people.gather(1, secrets[:, None])[:, 0].unique(return_inverse=True)
         steps = []
         for release in view.releases:
@@ -53,7 +53,7 @@ class Prototype:
         noise = integer(learn)  # a defense the adversary rehearses may be random
 
         def guess(view: View) -> Tensor:
-            candidates, people = _candidates(view)
+            candidates, people = shown_candidates(view)
             t, m, k = candidates.rows.shape
             flat = Batch(candidates.data, candidates.rows.reshape(t * m, k))
             theirs = knowledge.channel(flat, people.flatten(), torch.Generator().manual_seed(noise))
@@ -101,8 +101,7 @@ class PLDA:
     which ``components`` principal ones are kept; W and B are estimated on public people, each with ``ridge``
     times the features' mean variance added. Under noise of a known deviation, features that keep it are
     fitted without it, and its covariance is added to the release's own. Evidence is calibrated on ``folds``
-    of people. Where the first linear layer comes after convolutions, its input gave no gain in what was
-    tried (CelebA, one seed).
+    of people. Where the first linear layer comes after convolutions, see `MeanInput`.
     """
 
     plays: ClassVar[tuple[str, ...]] = OF_PEOPLE
@@ -143,14 +142,14 @@ class PLDA:
         if std is None or not self.reduce.keeps_noise:  # the noise is rehearsed as it is
             channel, std = knowledge.channel, 0.0
         view, secrets = replace(knowledge, channel=channel).simulate(deal)
-        _, people = _candidates(view)
+        _, people = shown_candidates(view)
         who = people.gather(1, secrets[:, None])[:, 0]
         reduced = [self.reduce.fit(release, learn) for release in view.releases]
         drawn = integer(learn)  # a defense the adversary rehearses may be random
 
         def shown(view: View) -> tuple[list[Tensor], list[Tensor]]:
             """Features of each round's releases (t, f), and of the candidates' (t, m, f)."""
-            candidates, people = _candidates(view)
+            candidates, people = shown_candidates(view)
             t, m, k = candidates.rows.shape
             flat = Batch(candidates.data, candidates.rows.reshape(t * m, k))
             theirs = channel(flat, people.flatten(), torch.Generator().manual_seed(drawn))
@@ -213,7 +212,7 @@ class _TwoCovariances:
         # given y the release is N(B (B + W)^-1 y, B + W + noise - B (B + W)^-1 B)
         gain = torch.linalg.solve(alone, self.between)
         narrow = noisy - self.between @ gain
-        return _log_density(x[:, None] - y @ gain, narrow) - _log_density(x, noisy)[:, None]
+        return log_density(x[:, None] - y @ gain, narrow) - log_density(x, noisy)[:, None]
 
 
 def _thin(left: Tensor, kept: int) -> Tensor:
@@ -222,7 +221,7 @@ def _thin(left: Tensor, kept: int) -> Tensor:
     return directions[:kept].T
 
 
-def _log_density(x: Tensor, covariance: Tensor) -> Tensor:
+def log_density(x: Tensor, covariance: Tensor) -> Tensor:
     """Of N(0, covariance) at x (..., d), up to a constant."""
     factor = torch.linalg.cholesky(covariance)
     z = torch.linalg.solve_triangular(factor, x.reshape(-1, x.shape[-1]).T, upper=False)
@@ -238,7 +237,8 @@ def _together(parts: Sequence[Knowledge]) -> Knowledge:
     return replace(parts[0], game=first.on(joined([game.data for game in games])), trials=trials)
 
 
-def _candidates(view: View) -> tuple[Batch, Tensor]:
+def shown_candidates(view: View) -> tuple[Batch, Tensor]:
+    """The candidates' records (t, m, k), and who they are."""
     candidates, people = view.public.get("candidates"), view.public.get("people")
     if not isinstance(candidates, Batch) or not isinstance(people, Tensor):
         raise ArgumentError(

@@ -41,6 +41,7 @@ Joint           attack    attacks.joint              Regularised discriminant an
 NoiseAware      attack    attacks.posterior          Principal components of clean rehearsed gradients, the known noise drawn among them.
 Family          attack    attacks.family             The best of several classifiers, chosen and calibrated on people they were not fitted to.
 PLDA            attack    attacks.users              The likeliest candidate by probabilistic linear discriminant analysis (Ioffe, 2006) of other people.
+MeanInput       attack    attacks.mean_input         The likeliest candidate by the mean input of the first linear layer, which no label has turned.
 Prototype       attack    attacks.users              The nearest candidate in an embedding learned by telling other people apart.
 LikelihoodRatio attack    audits.mechanism.canary    The most powerful test between two Gaussian releases of known means.
 L2              attack    audits.mechanism.canary    The paper's statistic: the distance ||g - g0|| to the clipped gradient under the null hypothesis.
