@@ -31,6 +31,7 @@ from leakscope.models import (
     VGG9,
     AlexNet,
     Architecture,
+    Bert,
     DenseNet,
     Frozen,
     LeNet,
@@ -39,6 +40,7 @@ from leakscope.models import (
     SigmoidNet,
     SmallAlexNet,
     TextClf,
+    TextTransformer,
     build,
     layers_of,
     parameters,
@@ -86,6 +88,9 @@ SMALL: dict[str, tuple[Architecture, Dataset, bool]] = {  # a net, its records, 
     "SmallAlexNet": (SmallAlexNet(), some(1, 8, 6, classes=3), True),
     "VGG9": (VGG9(), some(3, 6, 8, classes=3), True),
     "TextClf": (TextClf(4), texts(24, n=5), False),
+    "TextTransformer": (TextTransformer(8, 2, 2, 12, frozen=False), texts(6, n=5), True),
+    "Bert": (Bert("", 8, 2, 2, 12), texts(6, n=5), True),
+    "Bert with adapters": (Bert("", 8, 2, 2, 12, adapters=2, start=1.0), texts(6, n=5), False),
 }
 
 

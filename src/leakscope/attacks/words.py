@@ -87,7 +87,7 @@ def _edge(values: Tensor, m: int, d: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Words:
+class FoundWords:
     """The words (n,) found behind one release, which of them are proven (n,), the words at places (c, 2)
     whose vectors lie in the space, sorted by place, the space's ``rank`` and the ``gap`` below it.
     ``through``: the whole vocabulary was tried in a space that ends clearly, so that a word that was not
@@ -101,9 +101,9 @@ class Words:
     through: bool
 
     @staticmethod
-    def none(rank: int = 0, gap: float = 0.0) -> Words:
+    def none(rank: int = 0, gap: float = 0.0) -> FoundWords:
         nothing = torch.zeros(0, dtype=torch.int64)
-        return Words(nothing, nothing.bool(), nothing.view(0, 2), rank, gap, through=False)
+        return FoundWords(nothing, nothing.bool(), nothing.view(0, 2), rank, gap, through=False)
 
 
 def embedding_of(model: nn.Module, released: Layers, words: int) -> str | None:
@@ -114,15 +114,15 @@ def embedding_of(model: nn.Module, released: Layers, words: int) -> str | None:
     return None
 
 
-def moved_words(rows: Tensor, most: int) -> Words:
+def moved_words(rows: Tensor, most: int) -> FoundWords:
     """The words whose rows (v, d) are not 0. Where there are more than can be behind a release, something
     else moved them, and nothing is said."""
     moved = rows.ne(0).any(1).nonzero()[:, 0]
     moved = moved[moved > 0]
     if len(moved) > most:
-        return Words.none()
+        return FoundWords.none()
     sure = torch.ones(len(moved), dtype=torch.bool)
-    return Words(moved, sure, moved.new_zeros(0, 2), len(moved), torch.inf, through=True)
+    return FoundWords(moved, sure, moved.new_zeros(0, 2), len(moved), torch.inf, through=True)
 
 
 def released_matrix(
@@ -158,11 +158,11 @@ def spanned_words(
     rounding: float,
     gap: float,
     close: float,
-) -> Words:
+) -> FoundWords:
     """The words, all or those that are ``known`` to be there, that a space holds at some place."""
     r, width = space.rank, space.beyond.shape[1]
     if not space.open or width < SKETCH:
-        return Words.none(r, space.gap)
+        return FoundWords.none(r, space.gap)
     rng = torch.Generator().manual_seed(0)
     drawn = torch.randn(width, SKETCH, generator=rng, dtype=torch.float64)
     all_words = torch.arange(1, len(additive.words)) if known is None else known  # padding is no word
@@ -171,7 +171,7 @@ def spanned_words(
     words, places = (along < COARSE * _typical(additive, space)).nonzero(as_tuple=True)
     words = all_words[words]
     if not len(words):
-        return replace(Words.none(r, space.gap), through=space.gap >= gap)
+        return replace(FoundWords.none(r, space.gap), through=space.gap >= gap)
     some, row = words.unique(return_inverse=True)
     vectors = additive.take(some).vectors()[row, places]
     score, share = space.z(vectors, rounding)
@@ -180,7 +180,7 @@ def spanned_words(
     tokens, points = torch.stack([words[kept], places[kept]], dim=1), vectors[kept] @ space.v
     found, which = tokens[:, 0].unique(return_inverse=True)
     sure = needed_groups(points, which, r, close=close) if space.gap >= gap else found.bool() & False
-    return Words(found, sure, tokens, r, space.gap, through=space.gap >= gap)
+    return FoundWords(found, sure, tokens, r, space.gap, through=space.gap >= gap)
 
 
 def _typical(additive: Additive, space: Space) -> float:

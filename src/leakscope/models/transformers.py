@@ -76,8 +76,9 @@ class Transformer(nn.Module):
         self.fc = nn.Linear(embedding.words.embedding_dim, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        seen = visible(x)
-        found: Tensor = self.fc(mean_over(self.encoder(self.embedding(x), src_key_padding_mask=~seen), seen))
+        seen, h = visible(x), self.embedding(x)
+        hidden = torch.zeros_like(h[..., 0]).masked_fill(~seen, -torch.inf)
+        found: Tensor = self.fc(mean_over(self.encoder(h, src_key_padding_mask=hidden), seen))
         return found
 
 
