@@ -190,7 +190,9 @@ def _distance(
         zero, one = _with(record, values, positions)
         here, there = gradient(one, label), gradient(zero, label)
         if turned:
-            return torch.ones(()) - here @ there / (here.norm() * there.norm()).clamp(min=1e-12)
+            size = here.norm() * there.norm()  # of a gradient of 0 there is no angle
+            angle: Tensor = torch.where(size > 1e-12, 1 - here @ there / size.clamp(min=1e-12), 0.0)
+            return angle
         return (here - there).square().sum()
 
     squares: Callable[[Tensor, Tensor, Tensor], Tensor] = vmap(apart)
