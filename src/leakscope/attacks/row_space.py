@@ -273,7 +273,8 @@ class RowSpace:
             return self.widest
         entry = span.noise / (len(span.u) ** 0.5 + len(span.v) ** 0.5)
         length = float(1 + len(encoding.groups) + len(encoding.numbers)) ** 0.5
-        return min(3 * entry * length / float(span.s[-1]), self.widest)
+        blurred: float = 3 * entry * length / float(span.s[-1])
+        return min(blurred, self.widest)
 
     def _ends(
         self, tree: Tree, v: Tensor, found: Branches, groups: list[Options], pins: list[Pin], fixed: Tensor
