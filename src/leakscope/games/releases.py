@@ -103,7 +103,8 @@ class HoldingChannel(RepresentationChannel):
             fresh = torch.rand(len(x), generator=rng) < self._fresh(x)
             return self._mean(x, torch.where(fresh, self.draws, 1), rng)
         if self.by_law and self.holding == "once":
-            return self.encoder(x, rng=rng).flatten(1)
+            drawn: Tensor = self.encoder(x, rng=rng)
+            return drawn.flatten(1)
         people = range(len(x)) if self.holding == "named" else None
         first = self._frozen(self.encoder, x, people)
         if self.holding == "once":
@@ -117,7 +118,8 @@ class HoldingChannel(RepresentationChannel):
 
     def _frozen(self, encoder: Encoder, x: Tensor, people: Sequence[object] | None = None) -> Tensor:
         """The release of each record under the key."""
-        return encoder(x, key=self.key, people=people).flatten(1)
+        released: Tensor = encoder(x, key=self.key, people=people)
+        return released.flatten(1)
 
     def _mean(self, x: Tensor, counts: Tensor, rng: torch.Generator) -> Tensor:
         """The mean of so many fresh draws of each record; of Gaussian noise by its law."""
