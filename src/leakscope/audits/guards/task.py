@@ -76,7 +76,7 @@ def worth_each(encoder: Encoder, trial: Trial) -> Tensor:
     """What a fresh head is worth on each test record (n,): whether it is right; of a number, how much of its
     variance it explains."""
     test = trial.test
-    outputs = train_head(encoder, trial)(encoder(test.x, key=trial.seed + 1)).double()
+    outputs: Tensor = train_head(encoder, trial)(encoder(test.x, key=trial.seed + 1)).double()
     if not is_number(test.y):
         return (outputs.argmax(1) == test.y).double()
     spread = trial.train.y.double().var(correction=0).clamp(min=1e-12)
