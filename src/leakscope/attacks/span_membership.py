@@ -156,7 +156,8 @@ class WhitenedSpan:
         score = -(outside / white.square().sum(1)).log()
         null = score[:known]
         spread = null.std()
-        return (score[known:] - null.mean()) / (spread if spread > 0 else 1.0)
+        standardised: Tensor = (score[known:] - null.mean()) / (spread if spread > 0 else 1.0)
+        return standardised
 
 
 def largest_rank(model: nn.Module, rounds: int, *, first: bool = False) -> int:

@@ -21,6 +21,7 @@ from leakscope.guards.hidden import Hidden, Lesson, TimedGuard
 from leakscope.guards.inf2guard import Inf2Guard, about, assembled, check_column, finished
 from leakscope.guards.losses import Loss
 from leakscope.guards.networks import Committee
+from leakscope.guards.protections import Told
 from leakscope.guards.summary import Summary
 from leakscope.guards.trainer import Alternation, check_finite, train
 from leakscope.guards.utilities import Autoencoder, Negatives
@@ -222,8 +223,9 @@ class Federation:
     def _networks(self, lam: float, device: int, seed: int) -> Alternation:
         nets, steps = seeded(seed, "networks", device), seeded(seed, "steps", device)
         made = assembled((self.plan.guard(lam),), (1.0,), self.like, nets, steps)
-        knowing = replace(made.protections[0], prior=self.summary.prior)
-        made = replace(made, name="TAPPFL", protections=(knowing,))
+        told = made.protections[0]
+        assert isinstance(told, Told)
+        made = replace(made, name="TAPPFL", protections=(replace(told, prior=self.summary.prior),))
         if not isinstance(made.utility, Autoencoder):
             return made
         variance = self.summary.variance(self.like.x[0].numel())

@@ -31,23 +31,21 @@ from leakscope.guards.encoder import Encoder
 from leakscope.guards.summary import Summary
 from leakscope.guards.tappfl import TAPPFL, Federation, weighted_mean
 from leakscope.guards.trainer import check_finite
-from leakscope.integrations.flower import (
-    SAMPLES,
+from leakscope.integrations.flower import SAMPLES, recording_strategy
+
+from flwr.app import (  # isort: skip  after the integration, which says what is missing
     ArrayRecord,
     ConfigRecord,
     Context,
-    Grid,
     Message,
+    MessageType,
     MetricRecord,
-    Mod,
     RecordDict,
-    Strategy,
-    recording_strategy,
 )
-
-from flwr.app import MessageType  # isort: skip  after the integration, which says what is missing
 from flwr.clientapp import ClientApp  # isort: skip
-from flwr.serverapp.strategy import FedAvg  # isort: skip
+from flwr.clientapp.typing import Mod  # isort: skip
+from flwr.serverapp import Grid  # isort: skip
+from flwr.serverapp.strategy import FedAvg, Strategy  # isort: skip
 
 __all__ = ["guard_client", "train_guard"]
 
@@ -109,7 +107,7 @@ def guard_client(
         sent = device.train(received, guarded=r > 0)
         check_finite(device.own, {}, f"round {r} on device {i}")
         context.state[KEPT] = ArrayRecord(device.kept)
-        reply = {
+        reply: dict[str, ArrayRecord | MetricRecord | ConfigRecord] = {
             "arrays": ArrayRecord(dict(sent)),
             "metrics": MetricRecord({SAMPLES: len(data)}),
             "client": ConfigRecord({"name": f"device-{i}"}),
