@@ -104,7 +104,7 @@ class FirstAttention:
 
     @staticmethod
     def _of_bert(model: nn.Module, name: str, part: nn.Module) -> FirstAttention:
-        heads = getattr(part, "heads", None) or getattr(part, "num_attention_heads", 1)
+        heads: Any = getattr(part, "heads", None) or getattr(part, "num_attention_heads", 1)
         weights, inside = [], []
         for key in ("query", "key", "value"):
             layer = part.get_submodule(key)

@@ -92,9 +92,10 @@ def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) ->
     of_words, of_places = sums[:n], sums[n : n + p - 1]
     of_places = torch.cat([(of_words.sum(0) - of_places.sum(0))[None], of_places])
     both = torch.cat([of_words, of_places])
+    values: Tensor
     values, axes = torch.linalg.eigh(both @ both.T)
     there = values > SMALL * values[-1]
-    turned = axes[:, there] * (values[there] / (values[there] + RIDGE * values[-1])).sqrt()
+    turned: Tensor = axes[:, there] * (values[there] / (values[there] + RIDGE * values[-1])).sqrt()
     a, b = turned[:n].float(), turned[n:].float()
     least = 0.3 * float(a.norm(dim=1).median())
 

@@ -187,7 +187,7 @@ def _typical(additive: Additive, space: Space) -> float:
     """How much words that may be any have along one direction outside the space."""
     some = torch.linspace(1, len(additive.words) - 1, min(len(additive.words) - 1, TYPICAL)).long()
     outside = additive.take(some).vectors().flatten(0, 1) @ space.beyond
-    return float(outside.square().mean().sqrt()) * space.beyond.shape[1] ** 0.5
+    return float(outside.square().mean().sqrt()) * float(space.beyond.shape[1]) ** 0.5
 
 
 def needed_groups(points: Tensor, group: Tensor, rank: int, *, close: float) -> Tensor:

@@ -105,7 +105,7 @@ class TextTransformer:
         encoder = nn.TransformerEncoder(block, self.layers, enable_nested_tensor=False)
         net = Transformer(Places(words, length, self.width), encoder, data.task.outputs)
         for part in encoder.modules():  # torch copies one block, and all would start alike
-            if part is not encoder and hasattr(part, "_reset_parameters"):
+            if isinstance(part, nn.MultiheadAttention):
                 part._reset_parameters()
             elif isinstance(part, nn.Linear):
                 part.reset_parameters()
