@@ -110,7 +110,8 @@ def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) ->
         found = 2 * near - state
         found = found * (1 - least / found.norm(dim=2, keepdim=True).clamp(min=1e-12)).clamp(min=0)
         state = state + found - near
-    return found.norm(dim=2)
+    shares: Tensor = found.norm(dim=2)
+    return shares
 
 
 def solve_shares(grid: Grid, queries: list[int], shares: Tensor, *, rounds: int, steps: int) -> Tensor:

@@ -8,6 +8,7 @@ that space is there, unless others together explain it (compare Petrov et al., N
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -187,7 +188,7 @@ def _typical(additive: Additive, space: Space) -> float:
     """How much words that may be any have along one direction outside the space."""
     some = torch.linspace(1, len(additive.words) - 1, min(len(additive.words) - 1, TYPICAL)).long()
     outside = additive.take(some).vectors().flatten(0, 1) @ space.beyond
-    return float(outside.square().mean().sqrt()) * float(space.beyond.shape[1]) ** 0.5
+    return float(outside.square().mean().sqrt()) * math.sqrt(space.beyond.shape[1])
 
 
 def needed_groups(points: Tensor, group: Tensor, rank: int, *, close: float) -> Tensor:
