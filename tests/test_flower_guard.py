@@ -24,7 +24,7 @@ from leakscope.core.dataset import joined, statistics
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.guards.encoder import load_encoder
 from leakscope.guards.summary import Summary
-from leakscope.guards.tappfl import Federation
+from leakscope.guards.tappfl import GuardFederation
 
 pytest.importorskip("flwr", reason='Flower is not installed; run: pip install "leakscope[flower]"')
 
@@ -61,7 +61,7 @@ def parts(plan: TAPPFL = PLAN) -> list[Dataset]:
 def in_process(plan: TAPPFL, records: list[Dataset], *, seed: int = 3):
     """The encoder of the federation in one process, on records that are scaled alike, and its devices."""
     scaling = statistics(joined(records))
-    federation = Federation.of(plan, [part.scaled(*scaling) for part in records], seed)
+    federation = GuardFederation.of(plan, [part.scaled(*scaling) for part in records], seed)
     state = federation.start()
     for r in range(-plan.unguarded, plan.rounds):
         state, _ = federation.round(r, state, seeded(0))

@@ -66,6 +66,17 @@ def test_a_number_that_changed_went_or_came_is_a_difference():
     assert not golden.differences([first], [near], tolerance=TOLERANCE)
 
 
+def test_what_rounding_moves_may_move_within_its_interval_alone():
+    rows = golden.recorded()
+    for (cell, measure), why in golden.ROUNDED.items():
+        row = next(r for r in rows if r["cell"] == cell and r["measure"] == (measure or "auroc"))
+        moved = row["value"] + 0.5 * (row["high"] - row["value"])
+        assert why
+        assert not golden.differences([row], [{**row, "value": moved}])
+        assert golden.differences([row], [{**row, "value": row["high"] + 0.01}])
+        assert golden.differences([{**row, "cell": "another"}], [{**row, "cell": "another", "value": moved}])
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_page_of_old_results_is_the_golden_one(folder):
     wanted, shown = golden_page(folder).read_text(encoding="utf-8"), draw_page(folder)

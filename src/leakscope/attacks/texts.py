@@ -107,7 +107,7 @@ class TextSpace:
         texts, status = torch.zeros(t, k, length, dtype=torch.int64), torch.full((t, k), NOT_FOUND)
         stopped, words = torch.ones(t, dtype=torch.bool), [FoundWords.none() for _ in range(t)]
         if seen.rounds:
-            released = Released.of(seen, knowledge, length)
+            released = ReleasedLayers.of(seen, knowledge, length)
             for i in range(t):
                 search = _Search(self, released, i)
                 words[i] = search.words
@@ -124,7 +124,7 @@ class TextSpace:
 
 
 @dataclass(frozen=True, eq=False)
-class Released:
+class ReleasedLayers:
     """What is seen of a model of texts: its first attention, if it has one, what that takes of all words, the
     embedding's weight, if it is released, local training (None: gradients), its steps, and the precision."""
 
@@ -137,7 +137,7 @@ class Released:
     eps: float
 
     @staticmethod
-    def of(seen: SeenLayer, knowledge: Knowledge, length: int) -> Released:
+    def of(seen: SeenLayer, knowledge: Knowledge, length: int) -> ReleasedLayers:
         channel = knowledge.channel
         while isinstance(channel, Through | Summed):
             channel = channel.channel
@@ -168,7 +168,7 @@ class Released:
             additive = attention.additive(params, words, length, WHO)
         steps = 0 if local is None else local.steps_of(seen.game.batch)
         eps = torch.finfo(next(iter(layers.values())).dtype).eps
-        return Released(seen, attention, additive, embedding, local, steps, eps)
+        return ReleasedLayers(seen, attention, additive, embedding, local, steps, eps)
 
     @property
     def params(self) -> Params:
@@ -190,7 +190,7 @@ class Released:
 class _Search:
     """The search behind one release; what is left of the released matrices shrinks with every text found."""
 
-    def __init__(self, attack: TextSpace, released: Released, trial: int) -> None:
+    def __init__(self, attack: TextSpace, released: ReleasedLayers, trial: int) -> None:
         self.attack, self.released = attack, released
         self.left, self.length = released.seen.shape[0], released.seen.shape[1]
         self.matrices: dict[tuple[str, ...], tuple[Tensor, float]] = {}

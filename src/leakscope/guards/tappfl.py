@@ -116,7 +116,7 @@ class TAPPFL(TimedGuard):
         dealt, split, nets, first, chance = fork(lesson.rng, 5)
         source = Source.of(data, 128, split)
         parts = shards(source.data, self.devices, dealt)
-        federation = Federation.of(self, parts, integer(nets), like=source.data)
+        federation = GuardFederation.of(self, parts, integer(nets), like=source.data)
         state, literal = federation.pretrained(source, first)
         seen = Seen.of(source.held.take(torch.arange(min(WATCHED, len(source.held)))))
         history = []
@@ -183,7 +183,7 @@ class Device:
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
+class GuardFederation:
     """What all devices agree on, and in a simulation the devices, which are made when they are first chosen.
 
     Networks are built for records ``like`` theirs, so that a device with one value of the secret has the
@@ -199,12 +199,14 @@ class Federation:
     first: dict[str, nn.Module] = field(default_factory=dict)
 
     @staticmethod
-    def of(plan: TAPPFL, parts: Sequence[Dataset], seed: int, *, like: Dataset | None = None) -> Federation:
+    def of(
+        plan: TAPPFL, parts: Sequence[Dataset], seed: int, *, like: Dataset | None = None
+    ) -> GuardFederation:
         """The simulated federation of devices with these records, in which no two records meet."""
         like = parts[0] if like is None else like
         like = replace(like, values={**like.values, plan.column: like.value_names(plan.column)})
         parts = [replace(part, values=like.values) for part in parts]
-        return Federation(
+        return GuardFederation(
             plan, like, Summary.merged([Summary.of(part, plan.column) for part in parts]), seed, parts
         )
 

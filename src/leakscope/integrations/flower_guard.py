@@ -29,7 +29,7 @@ from leakscope.core.errors import DataError, require
 from leakscope.core.task import is_number
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.summary import Summary
-from leakscope.guards.tappfl import TAPPFL, Federation, weighted_mean
+from leakscope.guards.tappfl import TAPPFL, GuardFederation, weighted_mean
 from leakscope.guards.trainer import check_finite
 from leakscope.integrations.flower import SAMPLES, recording_strategy
 
@@ -50,7 +50,9 @@ from flwr.serverapp.strategy import FedAvg, Strategy  # isort: skip
 __all__ = ["guard_client", "train_guard"]
 
 KEPT = "leakscope.guard"  # where a device's state keeps what never leaves it
-LOSS = "TAPPFL"  # what uploads of an encoder descend: no loss of a label, and audits must not take it for one
+LOSS = (
+    TAPPFL.__name__
+)  # what uploads of an encoder descend: no loss of a label, and audits must not take it for one
 LEAST = 32  # records of a device, below which its exact means would say much of single ones
 Records = Callable[[Context], Dataset]
 
@@ -98,7 +100,7 @@ def guard_client(
         i, data = own(context)
         config = message.content.config_records["config"]
         data, summary = _scaled(data, config)
-        federation = Federation(plan, data, summary, seed or 0)
+        federation = GuardFederation(plan, data, summary, seed or 0)
         device = federation.device(i, data, seed=secrets.randbits(63) if seed is None else seed)
         if KEPT in context.state.array_records:
             device.restore(context.state.array_records[KEPT].to_torch_state_dict())
@@ -141,7 +143,7 @@ def train_guard(
         {"summary": _packed(summary), "standardise": standardise, "unguarded": plan.unguarded}
     )
     scaling = summary.scaling(like) if standardise else None
-    federation = Federation(plan, like, summary if scaling is None else summary.scaled(*scaling), seed)
+    federation = GuardFederation(plan, like, summary if scaling is None else summary.scaled(*scaling), seed)
     start = federation.start()
     strategy = strategy or Averaged(plan)
     if recording is not None:
