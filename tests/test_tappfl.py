@@ -14,7 +14,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.guards.networks import Committee
-from leakscope.guards.tappfl import TAPPFL, Federation, weighted_mean
+from leakscope.guards.tappfl import TAPPFL, GuardFederation, weighted_mean
 from leakscope.models.encoders import TableEncoder
 
 SMALL = TAPPFL(
@@ -98,7 +98,7 @@ def test_whatever_leaves_the_devices_is_all_that_is_learned_from_records(pretrai
 
 
 def test_a_device_goes_on_from_what_it_kept_as_if_it_had_never_stopped():
-    federation = Federation.of(SMALL, [table(40), table(30)], 0)
+    federation = GuardFederation.of(SMALL, [table(40), table(30)], 0)
     whole, first = (federation.device(0, federation.parts[0]) for _ in range(2))
     state = federation.start()
     for r in range(2):
