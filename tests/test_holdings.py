@@ -148,6 +148,18 @@ def test_encoders_as_they_are_share_no_draw_and_give_neighbours_the_same():
     assert near.blur(data) == 2.0
 
 
+def test_queries_a_grid_step_away_get_draws_of_their_own_and_average_the_noise():
+    data = people(300, 1)
+    away = HoldingChannel(noisy(6.0), holding="stepped", draws=64)
+    assert away._fresh(data.x) > 0.95
+    assert away.blur(data) == pytest.approx(0.75)
+    found = [
+        auroc(told(Mixture(), HoldingChannel(noisy(6.0), draws=64, holding=holding))).value
+        for holding in ("near", "stepped")
+    ]
+    assert found[0] + 0.1 < found[1]
+
+
 def test_a_named_person_keeps_the_draw_through_a_change_and_the_difference_has_no_noise():
     data = people(300, 1)
     clean = without_noise(noisy(), data.x) - moved(data.x, 0.1)

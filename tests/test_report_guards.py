@@ -113,7 +113,8 @@ def test_every_attack_gives_rows_of_its_own_and_the_stale_network_does_not_know_
     assert len(keys) == len(set(keys))
     leaks = {n.part: n for n in rows(whole, about="leakage", measure="auroc")}
     assert set(leaks) == {
-        "Network", "Fisher", "Decensored", "Network, 16 draws averaged", "Fisher, 16 draws averaged", "Stale",
+        "Network", "Fisher", "Mixture", "Decensored", "Network, 16 draws averaged", "Fisher, 16 draws averaged",
+        "Mixture, 16 draws averaged", "Stale",
     }  # fmt: skip
     assert [part for part, n in leaks.items() if n.adaptive is False] == ["Stale"]
     assert {n.question for n in leaks.values()} == {"guard"}

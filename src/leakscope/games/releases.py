@@ -22,7 +22,7 @@ from leakscope.core.task import is_number
 from leakscope.games.representations import RepresentationChannel
 from leakscope.guards.encoder import BLOCK, Encoder
 
-Holding = Literal["once", "again", "beside", "near", "changed", "named", "keyed", "nothing"]
+Holding = Literal["once", "again", "beside", "near", "stepped", "changed", "named", "keyed", "nothing"]
 HOLDINGS: tuple[Holding, ...] = get_args(Holding)
 NEAR = 1e-5  # how far a neighbouring query lies from the record: what nobody would notice
 SOME = 256  # records by which it is seen who gets a draw of its own
@@ -35,10 +35,11 @@ class HoldingChannel(RepresentationChannel):
 
     "once": one release. "again": the mean of ``draws`` fresh ones, which says as much as all of them where
     noise is Gaussian. "beside": the releases of two encoders under one key, and their difference. "near": the
-    mean of ``draws`` releases of queries next to the record. "changed": the record's release, that of the
-    record after one number has moved by ``change``, and their difference; "named": the same of a person who
-    is keyed by an id. "keyed": the release without its noise, as whoever has the key takes it off. "nothing":
-    no release. ``labelled``: the task's label too.
+    mean of ``draws`` releases of queries that nobody would tell from the record; "stepped": of queries one
+    step of the encoder's grid away, where whoever has no id gets another draw. "changed": the record's
+    release, that of the record after one number has moved by ``change``, and their difference; "named": the
+    same of a person who is keyed by an id. "keyed": the release without its noise, as whoever has the key
+    takes it off. "nothing": no release. ``labelled``: the task's label too.
 
     Which of these share a draw is not assumed: the encoder is asked. Means of many fresh draws are drawn by
     their law in place of one by one, and a record that has a neighbour with a draw of its own counts as if
@@ -77,7 +78,8 @@ class HoldingChannel(RepresentationChannel):
         ):
             return None
         if self.second is None:
-            one = self.holding == "once" or (self.holding == "near" and self._fresh(data.x) < 0.5)
+            asked = self.holding in ("near", "stepped")
+            one = self.holding == "once" or (asked and self._fresh(data.x) < 0.5)
             return noise.scale / math.sqrt(1 if one else self.draws)
         other = self.second.perturbation
         alike = (other.kind, other.scale) == (noise.kind, noise.scale)
@@ -99,7 +101,7 @@ class HoldingChannel(RepresentationChannel):
             return without_noise(self.encoder, x)
         if self.holding == "again":
             return self._mean(x, torch.full((len(x),), self.draws), rng)
-        if self.holding == "near":
+        if self.holding in ("near", "stepped"):
             fresh = torch.rand(len(x), generator=rng) < self._fresh(x)
             return self._mean(x, torch.where(fresh, self.draws, 1), rng)
         if self.by_law and self.holding == "once":
@@ -136,8 +138,8 @@ class HoldingChannel(RepresentationChannel):
 
     def _fresh(self, x: Tensor) -> float:
         """The share of neighbouring queries that get a draw of their own."""
-        some = x[:SOME]
-        return self._apart(self.encoder, some, self.encoder, some + NEAR)
+        some, away = x[:SOME], NEAR if self.holding == "near" else self.encoder.input_step
+        return self._apart(self.encoder, some, self.encoder, some + away)
 
     def _shared(self, x: Tensor) -> bool:
         """Whether both encoders' draws are one."""

@@ -119,7 +119,7 @@ def _fate(row: PrintedNumber, line: PaperLine | None) -> NumberFate:
         return NumberFate(row, row.fate, row.why)
     if line is None:
         return NumberFate(row, NOT_YET, f"its cell {row.cell} is not run")
-    why = "; ".join(part for part in (row.why, line.differs) if part)
+    why = "; ".join(part for part in (row.why, line.differs, line.block.stale) if part)
     if line.void:
         return NumberFate(row, NOT_YET, why)
     return NumberFate(row, row.fate or (SCALED if line.differs else SETTINGS), why, line)

@@ -117,7 +117,12 @@ def try_holdings(
     silent = encoder.perturbation.silent
     wanted: list[tuple[Holding, bool, int]] = [("nothing", True, 1), ("once", True, 1)]
     if not silent:
-        wanted += [("again", False, queries), ("again", True, queries), ("near", False, near)]
+        wanted += [
+            ("again", False, queries),
+            ("again", True, queries),
+            ("near", False, near),
+            ("stepped", False, near),
+        ]
     wanted += [("beside", False, 1)] if second is not None else []
     wanted += [("changed", False, 1)]
     wanted += [] if silent else [("named", False, 1), ("keyed", False, 1)]

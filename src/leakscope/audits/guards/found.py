@@ -57,6 +57,7 @@ TITLES: dict[Holding, str] = {
     "again": "{} draws",
     "beside": "two encoders",
     "near": "{} neighbouring queries",
+    "stepped": "{} queries a grid step away",
     "changed": "changed record",
     "named": "changed record of a named person",
     "keyed": "key known",

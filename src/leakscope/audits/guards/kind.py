@@ -121,7 +121,7 @@ def _numbers(judged: Judged, about: Number) -> Iterator[Number]:
         yield from of_value(aside, "reconstruction_risk_estimate", judged.risk.least)
     if judged.local:
         local = replace(aside, part="one release of one record", delta=judged.local.delta)
-        yield from of_value(local, "local_epsilon", judged.local.epsilon, bound="upper")
+        yield from of_value(local, "local_epsilon", judged.local.epsilon)  # a second release adds to it
     for name, information in judged.information.items():
         number = of_estimate(replace(aside, part=name), "information", information.estimate)
         yield number if information.lower else replace(number, bound="estimate")

@@ -249,13 +249,13 @@ class GuardPage:
 
     @property
     def severity(self) -> str:
-        """A word from what the strongest fresh attack gains in spite of the guard of the verdict. Where that
-        shows no leak, but any other adversary that was measured does, the word is the worst of theirs."""
+        """A word from what the strongest fresh attack gains in spite of the guard of the verdict. Where any
+        other adversary that was measured shows a worse leak, the word is the worst of theirs."""
         if self.best is None:
             return "failed"
         every = [read(attack) for attack in self.best[1].every]
         leaks = [word for word in SEVERITIES if word in every and word in LEAKS]
-        return every[0] if every[0] in LEAKS or not leaks else leaks[0]
+        return leaks[0] if leaks else every[0]
 
     @property
     def worst_first(self) -> tuple[int, str]:

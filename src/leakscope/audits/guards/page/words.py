@@ -124,14 +124,14 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
     """Why the word is stronger than what the strongest attacker finds, where it is; whether the guard is
     shown to hide anything; and what does as well without one."""
     strongest, worth = judged.tried.strongest, judged.tried.worth
-    if page.severity in LEAKS and read(strongest) not in LEAKS:
+    if page.severity in LEAKS and read(strongest) != page.severity:
         worst = next(attack for attack in judged.every if read(attack) == page.severity)
         who = f"{worst.name} on {worst.queries} draws of the noise" if worst.queries > 1 else worst.name
         who += " on single records" if worst in judged.single else ""
         held = next((row.title for row in judged.rows if row.attack is worst), "")
         who += f" on {held}" if held and worst.queries == 1 else ""
         yield (
-            f"The strongest attacker, chosen on rehearsals, shows no leak, but another one does: {who}, "
+            f"The strongest attacker on one release, chosen on rehearsals, shows less than another: {who}, "
             f"{_found(page, worst)}. The word above is for that one."
         )
     free = page.free.tried.attack(page.measure) if page.free else None
