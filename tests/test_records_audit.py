@@ -133,6 +133,7 @@ def test_an_audit_of_other_questions_asks_it_beside_them_and_says_why_where_it_c
     told = verdict(result)
     assert told.severity == "inconclusive"
     assert "was not measured: digits" in told.sentence
+    assert [(row.secret, row.error) for row in numbers(result)] == [("reconstruction", result.found.unread)]
     assert gate.judge(gate.parse(LIMIT.format(1.0)), [result]).exit_code == 3
     page = render([result], plan="", title="x")
     assert "does not show that nobody can" in page

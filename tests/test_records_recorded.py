@@ -103,6 +103,42 @@ def test_a_sum_of_clients_hides_nothing_while_the_rank_allows(folder):
     assert "From 2 sums of 2 clients&#39; updates of 16 records" in render([result], plan="", title="x")
 
 
+def sum_rounds(folder: Path, sets: list[tuple[str, ...]]) -> Path:
+    """The recording of a federation of which only the sum of those who take part in a round is seen."""
+    frame().to_csv(folder / "candidates.csv", index=False)
+    data = candidates(folder / "candidates.csv")
+    model, names = build(MLP((64, 24)), data, ls.seeded(0, "net")), data.value_names("client")
+    recorder = Recorder(folder / "run", model, model_name="MLP", local_steps=9)
+    for r, there in enumerate(sets):
+        recorder.global_model(r, model)
+        rows = [(data.secret("client") == names.index(name)).nonzero()[:, 0] for name in there]
+        _, after = federate(model, list(map(data.take, rows)), rounds=1, rng=ls.seeded(r, "fl"), local=SGD)
+        recorder.sum(r, there, after, samples=sum(map(len, rows)))
+        model.load_state_dict(after)
+    recorder.global_model(len(sets), model)
+    return folder
+
+
+def test_recorded_sums_of_different_clients_are_read_apart(tmp_path):
+    """How many records are behind all of them together is not known: as many as behind one is too few."""
+    sets = [("anna",), ("ben",), ("anna", "ben"), ("ben",)]
+    result = read(sum_rounds(tmp_path, sets), seen="sum")
+    told = {s.client: (s.records, s.known, s.clients, s.rounds) for s in result.found.sizes}
+    names = [f"clients of round {r}" for r in range(3)]
+    assert told == dict(zip(names, [(7, 7, 1, 1), (9, 9, 1, 2), (16, 16, 2, 1)], strict=True))
+    assert shares(result) == dict.fromkeys(names, (1.0, 1.0))
+    assert result.found.remarks == ()
+    page = " ".join(render([result], plan="", title="x").split())
+    assert "From 1 sum of 2 clients&#39; updates of 16 records (clients of round 2)" in page
+
+
+def test_one_recorded_sum_is_not_called_an_update(tmp_path):
+    result = read(sum_rounds(tmp_path, [("anna", "ben")]), seen="sum")
+    assert (result.found.clients, shares(result)) == (2, {"all clients": (1.0, 1.0)})
+    page = render([result], plan="", title="x")
+    assert "From 1 sum of 2 clients&#39; updates of 16 records (all clients)" in page
+
+
 def test_several_rounds_tell_what_one_does_not(tmp_path):
     """A layer of six units spans six dimensions in a round, and seven and nine records are behind it."""
     narrow = recorded(tmp_path, hidden=(6, 4), rounds=4)

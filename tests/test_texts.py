@@ -14,7 +14,7 @@ from torch import nn
 import leakscope as ls
 from leakscope.attacks.first_attention import FirstAttention
 from leakscope.attacks.texts import TextSpace
-from leakscope.attacks.words import Space, needed_groups
+from leakscope.attacks.words import Space, moved_words, needed_groups
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import CERTIFIED, NOT_FOUND, Release, View
 from leakscope.core.rng import initialised
@@ -178,6 +178,38 @@ def test_trained_embeddings_name_their_words():
         assert precision == 1.0
         assert recall > 0.95
         assert bool(found.words[0].proven.all())
+
+
+@pytest.mark.parametrize("defense", [ls.DPSGD(clip=1.0, noise=1.0), ls.Noise(1.0), ls.Sign()])
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_that_noise_or_signs_moved_prove_no_word(defense, known):
+    """There is room for more words than the vocabulary has, so that their number alone tells nothing."""
+    x = texts(18, 7, length=24).x
+    assert x.numel() > WORDS
+    for description in (TextClf(8), TextTransformer(width=16, heads=2, frozen=False)):
+        channel = gradients(net(description, public=texts(40, 1, length=24)), defense=defense)
+        believed = channel if known else channel.undefended()
+        words = recover(x, channel, TextSpace(whole=False), believed=believed).words[0]
+        assert not bool(words.proven.any())
+        assert not words.through
+
+
+def test_a_row_of_padding_that_moved_tells_of_noise_unless_the_model_trains_it():
+    rows = torch.zeros(9, 2)
+    rows[[0, 4]] = 1.0
+    assert len(moved_words(rows, 20).words) == 0
+    assert moved_words(rows, 20, padded=True).words.tolist() == [4]
+
+
+@pytest.mark.parametrize("defense", [ls.Pruning(0.9), ls.Pruning(0.7), ls.Withhold()])
+def test_rows_that_a_defense_emptied_deny_no_word(defense):
+    x = texts(6, 7, length=24).x
+    model = net(TextClf(8), public=texts(9, 1, length=24))
+    words = recover(x, gradients(model, defense=defense), TextSpace(whole=False)).words[0]
+    missed = ~torch.isin(x.unique(), words.words)
+    assert bool(missed.any())
+    assert not words.through
+    assert bool(torch.isin(words.words[words.proven], x).all())
 
 
 def test_an_upload_gives_its_words_away():

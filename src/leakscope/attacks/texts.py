@@ -33,7 +33,7 @@ from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check, requ
 from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, Params, View
 from leakscope.core.rng import integer
 from leakscope.core.task import is_number
-from leakscope.games.channels import Summed, Through, UpdateChannel
+from leakscope.games.channels import GradientChannel, Summed, Through, UpdateChannel
 from leakscope.gradients.capture import record_losses
 from leakscope.training.local import Local
 
@@ -126,9 +126,11 @@ class TextSpace:
 @dataclass(frozen=True, eq=False)
 class ReleasedLayers:
     """What is seen of a model of texts: its first attention, if it has one, what that takes of all words, the
-    embedding's weight, if it is released, local training (None: gradients), its steps, and the precision."""
+    embedding's weight, if it is released, the channel that is believed in, its local training (None:
+    gradients) and steps, and the precision."""
 
     seen: SeenLayer
+    channel: GradientChannel
     attention: FirstAttention | None
     additive: Additive | None
     embedding: str | None
@@ -141,6 +143,7 @@ class ReleasedLayers:
         channel = knowledge.channel
         while isinstance(channel, Through | Summed):
             channel = channel.channel
+        assert isinstance(channel, GradientChannel)  # of no other is a round seen
         local = channel.local if isinstance(channel, UpdateChannel) else None
         data = seen.game.data
         text = data.x.dim() == 2 and data.x.dtype == torch.int64 and len(data.columns) == 1
@@ -168,7 +171,7 @@ class ReleasedLayers:
             additive = attention.additive(params, words, length, WHO)
         steps = 0 if local is None else local.steps_of(seen.game.batch)
         eps = torch.finfo(next(iter(layers.values())).dtype).eps
-        return ReleasedLayers(seen, attention, additive, embedding, local, steps, eps)
+        return ReleasedLayers(seen, channel, attention, additive, embedding, local, steps, eps)
 
     @property
     def params(self) -> Params:
@@ -210,14 +213,18 @@ class _Search:
         return self.spaces[names]
 
     def _find_words(self) -> FoundWords:
-        name, moved = self.released.embedding, None
-        if name is not None:
-            moved = moved_words(self._matrix((name,))[0], self.left * self.length)
-            moved = moved if moved.through else None
-        spanned = self._spanned(None if moved is None else moved.words)
-        if moved is None:
-            return spanned
-        return replace(moved, tokens=spanned.tokens)
+        moved = self._moved()
+        return moved.joined(self._spanned(moved.words if moved.through else None))
+
+    def _moved(self) -> FoundWords:
+        """What the embedding's rows tell: nothing under noise, which moves those of every word."""
+        name, channel = self.released.embedding, self.released.channel
+        if name is None or channel.adds_noise:
+            return FoundWords.none()
+        part = self.released.seen.model.get_submodule(name.removesuffix(".weight"))
+        padded = not channel.defended and part.padding_idx is None
+        rows, _ = self._matrix((name,))
+        return moved_words(rows, self.left * self.length, defended=channel.defended, padded=padded)
 
     def _spanned(self, known: Tensor | None) -> FoundWords:
         """What the first attention's space holds."""

@@ -101,6 +101,15 @@ class FoundWords:
     gap: float
     through: bool
 
+    def joined(self, others: FoundWords) -> FoundWords:
+        """With what ``others`` found too, and their places; where this went through, with these alone."""
+        if self.through:
+            return replace(self, tokens=others.tokens)
+        words, row = torch.cat([self.words, others.words]).unique(return_inverse=True)
+        proven = torch.zeros(len(words), dtype=torch.bool)
+        proven[row[torch.cat([self.proven, others.proven])]] = True
+        return replace(others, words=words, proven=proven)
+
     @staticmethod
     def none(rank: int = 0, gap: float = 0.0) -> FoundWords:
         nothing = torch.zeros(0, dtype=torch.int64)
@@ -115,15 +124,16 @@ def embedding_of(model: nn.Module, released: Layers, words: int) -> str | None:
     return None
 
 
-def moved_words(rows: Tensor, most: int) -> FoundWords:
-    """The words whose rows (v, d) are not 0. Where there are more than can be behind a release, something
-    else moved them, and nothing is said."""
-    moved = rows.ne(0).any(1).nonzero()[:, 0]
-    moved = moved[moved > 0]
-    if len(moved) > most:
+def moved_words(rows: Tensor, most: int, *, defended: bool = False, padded: bool = False) -> FoundWords:
+    """The words whose rows (v, d) are not 0. Nothing is said where something else moved them: where they are
+    more than can be behind a release, or all, or where padding's moved, unless the model trains that one too
+    (``padded``). ``defended``: rows may have been emptied, so that a word that was not found may be there."""
+    moving = rows.ne(0).any(1)
+    words = moving[1:].nonzero()[:, 0] + 1
+    if len(words) > most or bool(moving[1:].all()) or (bool(moving[0]) and not padded):
         return FoundWords.none()
-    sure = torch.ones(len(moved), dtype=torch.bool)
-    return FoundWords(moved, sure, moved.new_zeros(0, 2), len(moved), torch.inf, through=True)
+    sure, through = torch.ones(len(words), dtype=torch.bool), len(words) > 0 and not defended
+    return FoundWords(words, sure, words.new_zeros(0, 2), len(words), torch.inf, through=through)
 
 
 def released_matrix(

@@ -63,6 +63,10 @@ class GradientChannel:
     def adds_noise(self) -> bool:
         return self.defense.adds_noise
 
+    @property
+    def defended(self) -> bool:
+        return self.defense != Defense()
+
     def deviation(self, batch: int) -> float:
         """The standard deviation of that noise on the mean of ``batch`` records."""
         return self.defense.deviation(batch)
@@ -156,6 +160,10 @@ class UpdateChannel(GradientChannel):
     @property
     def adds_noise(self) -> bool:
         return self.defense.adds_noise or self.inside.adds_noise
+
+    @property
+    def defended(self) -> bool:
+        return self.defense != Defense() or self.inside != Defense()
 
     @property
     def trained_with(self) -> Loss:

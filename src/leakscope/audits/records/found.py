@@ -51,8 +51,8 @@ class RebuiltRecord(FrozenModel):
 class SizeFound(FrozenModel):
     """What came back of ``records`` behind one release. ``guessing``: the share that is exact if as many
     public records are said; ``false``: certificates of records that were not there, for each release. Of a
-    recording: what came back of a ``client``, from its releases in so many ``rounds`` together, of whose
-    records so many are ``known`` to the audit."""
+    recording: what came back of a ``client``, from its releases in so many ``rounds`` together, each of
+    so many ``clients``, of whose records so many are ``known`` to the audit."""
 
     records: Count
     exact: Estimate
@@ -68,6 +68,7 @@ class SizeFound(FrozenModel):
     client: str = ""
     rounds: Count = 1
     known: Count = 0
+    clients: Count = 0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -48,7 +48,10 @@ class RecordsKind:
     def numbers(self, cell: Cell, found: RecordsFound, about: Number) -> Iterator[Number]:
         """Of every number of records what came back. Where the search did not end by itself, that is a lower
         bound: it can fail a limit and passes none. So is the share of right cells always: what was not found
-        is filled in without an attack. And so is what came back of one recording: another may give more."""
+        is filled in without an attack. And so is what came back of one recording: another may give more.
+        Where nothing was read, why not, so that no limit passes."""
+        if found.unread:
+            yield replace(about, error=found.unread)
         for size in found.sizes:
             one = replace(about, part=_part(size), secret=SECRET, question=SECRET)
             for measure, estimate, guessing in (

@@ -136,7 +136,8 @@ def say(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
 def _say_recorded(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
     """What came back of one client's records, which is a count and no estimate."""
     one = size.found[0]
-    what = "update" if cell.first.clients == 1 else f"sum of {cell.first.clients} clients' updates"
+    clients = one.clients or cell.first.clients
+    what = "update" if clients == 1 else f"sum of {clients} clients' updates"
     start = f"From {plural(one.rounds, what, what.replace('sum', 'sums') if 'sum' in what else '')}"
     behind = f"{start} of {plural(size.records, 'record')} ({size.client})"
     exact, proven = (round(share.value * one.known) for share in (size.exact, size.certified))

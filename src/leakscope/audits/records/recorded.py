@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from leakscope.attacks.row_space import Recovery, RowSpace
 from leakscope.attacks.span_membership import largest_rank
+from leakscope.audits.membership.judged import Roster, WatchedFederation
 from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.records.audit import SHUFFLES, describe_search, show_records
 from leakscope.audits.records.found import ColumnFound, RecordsFound, SizeFound
@@ -24,6 +26,7 @@ from leakscope.measures.shuffled import SelfCheck
 from leakscope.results.kind import Measured, World
 from leakscope.training import Local
 from leakscope.training.recording import RecordedChannel
+from leakscope.training.recording.index import SUM
 
 UNSAID = 25  # local steps in a round, where a recording does not say how many they were
 SUMMED = "all clients"
@@ -36,9 +39,9 @@ class RecordedRecords(RecordingAudit):
     It is given what a `RecordingAudit` is: candidates with a ``column`` that says whose each is. The records
     of nobody tell the adversary how the table is written; those of clients are what it looks for, and it has
     none of them. All rounds of a client are read together. Where only sums are seen, the records of all who
-    took part are looked for in them. Clients are taken to train by SGD with this ``momentum`` and L2
-    ``decay``. Of each client, ``shown`` records are kept, with what was said of them. The one of ``attacks``
-    is that by row spaces.
+    took part are looked for in them; where only sums are recorded, in those of the same clients together.
+    Clients are taken to train by SGD with this ``momentum`` and L2 ``decay``. Of each client, ``shown``
+    records are kept, with what was said of them. The one of ``attacks`` is that by row spaces.
     """
 
     attacks: tuple[Attack, ...] = (RowSpace(),)
@@ -89,7 +92,7 @@ class RecordedRecords(RecordingAudit):
         found = RecordsFound(
             sizes=tuple(sizes),
             uploads=True,
-            clients=1 if self.seen == "uploads" else max(target.clients for target in targets),
+            clients=max(target.clients for target in targets),
             epochs=0,
             public=len(public),
             recorded=True,
@@ -116,30 +119,48 @@ class RecordedRecords(RecordingAudit):
                 f"records behind a broadcast are read where each step of the global model is the uploads' "
                 f"mean, and here the server is {checked.server}; give --seen uploads or sum."
             )
-        channels = [(name or SUMMED, channel, whose) for name, channel, whose in watched.channels()]
-        if self.seen != "uploads":  # the records of all who took part are behind what is seen
-            whole = RecordedChannel(watched.recording, watched.model, watched.clients, seen=self.seen)
-            channels = [(SUMMED, whole, slice(None))]
-        targets = [self._target(name, one, joined(who.members[whose])) for name, one, whose in channels]
+        if self.seen == "uploads":
+            channels = [(name or SUMMED, one, who.members[whose]) for name, one, whose in watched.channels()]
+        else:
+            channels = list(self._sums(watched, who))
+        targets = [self._target(name, one, joined(members)) for name, one, members in channels]
         return targets, joined([who.known, who.held, who.others])
+
+    def _sums(
+        self, watched: WatchedFederation, who: Roster
+    ) -> Iterator[tuple[str, RecordedChannel, tuple[Dataset, ...]]]:
+        """What is seen of all who took part, and their records. Where the recording itself holds sums, every
+        set of clients is read apart: how many records are behind several sets together, no sum says."""
+        recording = watched.recording
+        whole = RecordedChannel(recording, watched.model, watched.clients, seen=self.seen)
+        sets: dict[frozenset[str], list[int]] = {}
+        for r in whole.rounds:
+            sets.setdefault(frozenset(recording.clients_in(r)), []).append(r)
+        if len(sets) == 1 or not any(SUM in recording.parts_in(r) for r in whole.rounds):
+            yield SUMMED, whole, who.members
+            return
+        for names, rounds in sets.items():
+            pairs = zip(watched.clients, who.members, strict=True)
+            members = tuple(own for client, own in pairs if client in names or not names)
+            if members:
+                yield f"clients of round {rounds[0]}", replace(whole, rounds=tuple(rounds)), members
 
     def _target(self, name: str, channel: RecordedChannel, own: Dataset) -> Target:
         recording, rounds = channel.recording, channel.rounds
         seen = {r: channel.clients if self.seen == "uploads" else recording.parts_in(r) for r in rounds}
-        parts = {part for there in seen.values() for part in there}
-        behind = {
-            part: max(recording.samples(r, part) for r, there in seen.items() if part in there)
-            for part in parts
-        }
         every = [(r, part) for r, there in seen.items() for part in there]
+        behind: dict[str, int] = {}
+        for r, part in every:
+            behind[part] = max(behind.get(part, 0), recording.samples(r, part))
         steps = max((recording.steps(r, part) or 0 for r, part in every), default=0) or UNSAID
         rate = next((rate for r, part in every if (rate := recording.rate(r, part))), 1.0)
         shown = channel(Batch(own, torch.arange(1)[:, None]), torch.zeros(1).long(), torch.Generator())
         releases = tuple(Release.of(release.layers, dict(release.params)) for release in shown)
         histories = tuple(release.params for release in releases)
         believed = UpdateChannel(channel.model, histories, local=self._training(steps, rate))
-        records = sum(behind.values()) or len(own)
-        return Target(name, believed, View(releases), records, max(1, len(parts)), own)
+        records = max(behind.pop(SUM, 0), sum(behind.values())) or len(own)
+        clients = 1 if self.seen == "uploads" else max(len(recording.clients_in(r)) for r in rounds)
+        return Target(name, believed, View(releases), records, max(1, clients), own)
 
     def _count(self, target: Target, recovery: Recovery, public: Dataset, rng: torch.Generator) -> SizeFound:
         """What came back of one client: a count, for this recording alone."""
@@ -167,14 +188,15 @@ class RecordedRecords(RecordingAudit):
             client=target.name,
             rounds=len(target.view.releases),
             known=len(own),
+            clients=target.clients,
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
     """Whose records are looked for: the client's ``name``, how it is believed to train, what is seen of it,
-    how many ``records`` and ``clients`` are behind that, and its ``own`` records, which the adversary does
-    not have."""
+    how many ``records`` are behind that and ``clients`` behind one round of it, and its ``own`` records,
+    which the adversary does not have."""
 
     name: str
     believed: UpdateChannel

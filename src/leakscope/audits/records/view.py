@@ -114,7 +114,8 @@ class RecordsOverSeeds(Runs[RecordsFound]):
         """What the server sees, in words."""
         clients = self.first.clients
         if self.first.recorded:
-            return f"recorded sums of {clients} clients' uploads" if clients > 1 else "recorded uploads"
+            most = "up to " if len({size.clients for size in self.first.sizes}) > 1 else ""
+            return f"recorded sums of {most}{clients} clients' uploads" if clients > 1 else "recorded uploads"
         sums = f" of {clients} clients' sum" if clients > 1 else ""
         state = "as it was given" if self.cell.weights else "untrained"
         state = f"after {plural(self.first.epochs, 'epoch')} of training" if self.first.epochs else state
