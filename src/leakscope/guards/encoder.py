@@ -268,7 +268,7 @@ def name_people(ids: Iterable[object], first: int = 1) -> list[bytes]:
     counted from ``first``, for who has none."""
     found = []
     for row, one in enumerate(ids, start=first):
-        text = "" if one is None or one != one else str(one).strip()
+        text = "" if pd.api.types.is_scalar(one) and pd.isna(one) else str(one).strip()
         if not text or text == "<NA>":
             raise DataError(
                 f"every record must have an id where people are keyed by one, and record {row} has none; "
