@@ -63,9 +63,8 @@ class LedgerEntry:
             return
         if self.book.execute("SELECT 1 FROM releases WHERE encoder != ? LIMIT 1", (encoder,)).fetchone():
             raise ArgumentError(
-                "the ledger knows people by their records as another encoder rounds them, and cannot tell who "
-                "of them is released again by this one; give --person and name another ledger, or use that "
-                "encoder."
+                "the ledger knows people by their records as another encoder rounds them, and cannot tell "
+                "whom this one releases again; give --person and name another ledger, or use that encoder."
             )
         self.encoder = encoder
 
