@@ -85,8 +85,8 @@ class Preparation:
         """By what every number of a table (inputs,) is to be shifted and divided by, which is rounded, where
         no record is at hand. No value and no category is left out: ``fewest`` is 1."""
         found = [_round_scale(*pair, grid) for pair in zip(shift.tolist(), scale.tolist(), strict=True)]
-        rounded = torch.tensor(found, dtype=torch.float64).view(-1, 3)
-        return cls(*rounded.T.contiguous(), columns, grid, 1)
+        own_shift, own_scale, step = torch.tensor(found, dtype=torch.float64).view(-1, 3).T.contiguous()
+        return cls(own_shift, own_scale, step, columns, grid, 1)
 
     def inputs(self, x: Tensor) -> Tensor:
         """What the network takes of records ``x``."""
