@@ -163,6 +163,26 @@ def test_it_guards_a_table_and_its_pickle_has_no_key(tmp_path):
     refuses(ArgumentError, "must be columns of a DataFrame", GuardedEncoder("sex").fit, r, y)
 
 
+def test_what_it_saves_counts_people_and_not_their_records():
+    """One patient has twenty records with a diagnosis of nobody else, and an age that no one reaches."""
+    first = FRAME.index < 20
+    table = FRAME.drop(columns="died").assign(patient=np.where(first, "P00000", FRAME["patient"]))
+    table = table.assign(diagnosis=table["diagnosis"].mask(first, "kuru"), age=table["age"].mask(first, 999))
+    preparation = (
+        GuardedEncoder("sex", person="patient", epochs=1).fit(table, FRAME["died"]).encoder_.preparation
+    )
+    columns = {column.name: column for column in preparation.columns}
+    assert "kuru" not in columns["diagnosis"].values
+    assert not {"patient", "sex"} & columns.keys()
+    assert preparation.shift[columns["age"].start] < 95
+    assert preparation.scale[columns["age"].start] < 40
+    alone = GuardedEncoder("sex", epochs=1).fit(table.drop(columns="patient"), FRAME["died"])
+    kept = {column.name: column for column in alone.encoder_.preparation.columns}
+    assert (
+        "kuru" in kept["diagnosis"].values
+    )  # where nobody says whose they are, twenty records are twenty people
+
+
 # Files
 
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from leakscope import Column, Dataset, Inf2Guard, Perturbation, load_encoder, seeded
 from leakscope.core.errors import ArgumentError, DataError
-from leakscope.guards.encoder import Encoder
+from leakscope.guards.encoder import Encoder, name_people
 from leakscope.guards.keys import Key, rehearsed_key
 from leakscope.guards.ledger import ReleaseLedger
 from leakscope.guards.preparation import Preparation, cells
@@ -343,4 +343,42 @@ def test_what_is_no_ledger_is_refused_and_stays_as_it_is(tmp_path):
     refuses(DataError, "cannot be opened", release, nowhere, ENCODER, FRAME.head(2))
     with pytest.raises(ZeroDivisionError), ReleaseLedger(tmp_path / "new").open(KEY, named=True):
         raise ZeroDivisionError
-    assert not (tmp_path / "new").exists()
+    assert (tmp_path / "new").read_bytes() == b""  # it is not deleted: another process may have it open
+
+
+def test_without_ids_a_ledger_counts_one_encoder_alone(tmp_path):
+    """Two encoders round the same record to other grids, so that neither knows the other's names."""
+    older = FRAME.assign(age=FRAME["age"] * 3)
+    other = deployed(older, seed=1)
+    assert ENCODER.name_records(X)[:5] != other.name_records(other.read(FRAME))[:5]
+
+    def share(encoder: Encoder, ledger: ReleaseLedger):
+        x = encoder.read(FRAME.head(20))
+        with ledger.open(KEY, named=False) as entry:
+            entry.add(encoder.fingerprint, encoder.name_records(x), encoder(x, key=KEY))
+        return entry.new
+
+    ledger = ReleaseLedger(tmp_path / "ledger")
+    assert share(ENCODER, ledger) == 20
+    assert share(ENCODER, ledger) == 0
+    before = ledger.path.read_bytes()
+    for way in ("refuse", "warn"):
+        refuses(ArgumentError, "another encoder.*--person", share, other, replace(ledger, beyond=way))
+    assert ledger.path.read_bytes() == before
+    assert share(ENCODER, ledger) == 0
+
+
+def test_of_two_that_begin_together_the_refused_one_deletes_nothing(tmp_path, monkeypatch):
+    """The second has found no ledger before the first makes one."""
+    ledger, few = ReleaseLedger(tmp_path / "ledger"), FRAME.head(5)
+    release(ledger, ENCODER, few)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(ledger.path), "exists", lambda path: False)
+        refuses(ArgumentError, "and 5 would be more", release, ledger, deployed(FRAME, seed=1), few)
+    assert ledger.path.is_file()
+    refuses(ArgumentError, "and 5 would be more", release, ledger, deployed(FRAME, seed=1), few)
+
+
+@pytest.mark.parametrize("missing", [None, pd.NA, pd.NaT, float("nan"), "", " "])
+def test_who_has_no_id_is_refused_by_the_record(missing):
+    refuses(DataError, "record 2 has none", name_people, [1, missing])

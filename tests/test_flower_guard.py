@@ -18,11 +18,13 @@ import pytest
 import torch
 from builders import refuses
 from guard_cells import people
+from released import dataset, patients
 
 from leakscope import TAPPFL, Dataset, Recording, TableEncoder, seeded
 from leakscope.core.dataset import joined, statistics
 from leakscope.core.errors import ArgumentError, DataError
-from leakscope.guards.encoder import load_encoder
+from leakscope.guards.preparation import Preparation
+from leakscope.guards.saved import load_encoder
 from leakscope.guards.summary import Summary
 from leakscope.guards.tappfl import GuardFederation
 
@@ -60,7 +62,8 @@ def parts(plan: TAPPFL = PLAN) -> list[Dataset]:
 
 def in_process(plan: TAPPFL, records: list[Dataset], *, seed: int = 3):
     """The encoder of the federation in one process, on records that are scaled alike, and its devices."""
-    scaling = statistics(joined(records))
+    together = joined(records)
+    scaling = Preparation.known(*(p[0] for p in statistics(together)), together.columns).scaling(together)
     federation = GuardFederation.of(plan, [part.scaled(*scaling) for part in records], seed)
     state = federation.start()
     for r in range(-plan.unguarded, plan.rounds):
@@ -153,15 +156,35 @@ def test_pictures_are_summed_by_channel():
     assert summary.variance(48) == pytest.approx(float(x.double().var()))
 
 
-def test_the_saved_encoder_knows_the_scaling_and_devices_without_a_seed_differ(tmp_path):
+def test_the_saved_encoder_prepares_raw_records_and_devices_without_a_seed_differ(tmp_path):
     encoder = train_guard(wire(), PLAN, seed=3)
     encoder.save(tmp_path)
-    shift, scale = statistics(joined(parts()))
-    told = load_encoder(tmp_path).about["scaling"]
-    torch.testing.assert_close(torch.tensor(told["shift"]), shift.flatten())
-    torch.testing.assert_close(torch.tensor(told["scale"]), scale.flatten())
+    saved, x = load_encoder(tmp_path), joined(parts()).x
+    assert saved.preparation is not None
+    assert saved.preparation.scale.tolist() == [
+        float(f"{one:.1e}") for one in x.std(0, correction=0).tolist()
+    ]
+    near = (saved.preparation.shift - x.mean(0)).abs() / saved.preparation.step
+    assert float(near.max()) < 1
+    inputs = saved.preparation.inputs(x.double())
+    torch.testing.assert_close(inputs, (x.double() - x.mean(0)) / x.std(0), rtol=0.06, atol=0.1)
+    torch.testing.assert_close(saved(x), saved.network(inputs.float()), rtol=1e-4, atol=1e-5)
     other = train_guard(wire(seed=None), PLAN, seed=3)
     assert not torch.equal(other.network[0].weight, encoder.network[0].weight)
+
+
+def test_an_encoder_of_devices_with_tables_takes_a_table():
+    frame = patients()
+    data = dataset(frame)
+    plan = replace(PLAN, column="sex")
+    halves = [data.take(rows) for rows in torch.arange(400).split(200)]
+    encoder = train_guard(wire(plan, lambda i: halves[i]), plan, seed=3)
+    assert torch.equal(encoder(frame), encoder(data.x))
+    shift, scale = statistics(data)
+    inputs = encoder.preparation.inputs(data.x)
+    torch.testing.assert_close(inputs, (data.x - shift) / scale, rtol=0.06, atol=0.1)
+    dummies = [i for column in data.columns if column.dummies for i in range(column.start, column.stop)]
+    assert torch.equal(inputs[:, dummies], data.x[:, dummies])
 
 
 def unnamed(i: int) -> Dataset:
@@ -197,9 +220,9 @@ def test_what_no_federation_can_do_is_refused():
 
 def write_candidates(folder: Path, records: list[Dataset], others: Dataset) -> Path:
     """Members and records of nobody as the devices had them: scaled by the devices' own numbers."""
-    scaling = Summary.merged([Summary.of(part, "u") for part in records]).scaling(records[0])
+    preparation = Summary.merged([Summary.of(part, "u") for part in records]).preparation(records[0])
     told = [*((part, f"device-{i}") for i, part in enumerate(records)), (others, "nobody")]
-    x = torch.cat([part.scaled(*scaling).x for part, _ in told]).numpy()
+    x = torch.cat([part.scaled(*preparation.scaling(part)).x for part, _ in told]).numpy()
     y = torch.cat([part.y for part, _ in told]).numpy()
     np.savez(
         folder / "candidates.npz", x=x, y=y, client=np.repeat([n for _, n in told], [len(p) for p, _ in told])

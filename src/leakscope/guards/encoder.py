@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import torch
+from pandas.api.types import is_scalar
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -268,8 +269,8 @@ def name_people(ids: Iterable[object], first: int = 1) -> list[bytes]:
     counted from ``first``, for who has none."""
     found = []
     for row, one in enumerate(ids, start=first):
-        text = "" if one is None or one != one else str(one).strip()
-        if not text or text == "<NA>":
+        text = str(one).strip()
+        if not text or text == "<NA>" or (is_scalar(one) and pd.isna(one)):  # type: ignore[call-overload]
             raise DataError(
                 f"every record must have an id where people are keyed by one, and record {row} has none; "
                 f"give it one, or leave the record out."

@@ -38,12 +38,15 @@ class LedgerEntry:
     book: sqlite3.Connection = field(repr=False)
     key: Key
     most: int
+    named: bool
     new: int = 0  # releases that had not been made before
     beyond: int = 0  # those of them that are more than ``most`` of their person
+    encoder: bytes | None = None  # the keyed hash of the last one
 
     def add(self, fingerprint: str, people: Sequence[bytes], released: Tensor) -> None:
         """One row of ``released`` (n, ...) for each person. One that was made before is no new release."""
         encoder = self.key.derive("encoder", fingerprint)[:WIDTH]
+        self._check_encoder(encoder)
         for person, row in zip(people, released.numpy(), strict=True):
             who = self.key.derive("person", person)[:WIDTH]
             what = self.key.derive("release", fingerprint, person, row.tobytes())[:WIDTH]
@@ -54,13 +57,24 @@ class LedgerEntry:
                 (count,) = self.book.execute(query, (who,)).fetchone()
                 self.beyond += count > self.most
 
+    def _check_encoder(self, encoder: bytes) -> None:
+        """Encoders round records to grids of their own, so that without ids none knows another's people."""
+        if self.named or encoder == self.encoder:
+            return
+        if self.book.execute("SELECT 1 FROM releases WHERE encoder != ? LIMIT 1", (encoder,)).fetchone():
+            raise ArgumentError(
+                "the ledger knows people by their records as another encoder rounds them, and cannot tell "
+                "whom this one releases again; give --person and name another ledger, or use that encoder."
+            )
+        self.encoder = encoder
+
 
 @dataclass(frozen=True)
 class ReleaseLedger:
     """Count what was released of whom, and refuse, or warn, ``beyond`` so many different releases a person.
 
     A ledger belongs to one key, since releases under two can be averaged, and to people who are known by
-    their ids, or by their records, but not to both.
+    their ids, or by their records, but not to both. Without ids it belongs to one encoder too.
     """
 
     path: Path
@@ -73,8 +87,8 @@ class ReleaseLedger:
     @contextmanager
     def open(self, key: Key, *, named: bool) -> Iterator[LedgerEntry]:
         """An entry that is kept when the block ends, unless it ends by an error or goes beyond. ``named``:
-        people are known by ids."""
-        new = not self.path.exists()
+        people are known by ids. A new file stays, empty, where nothing is kept: another process may already
+        wait to write to it."""
         try:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
             book = sqlite3.connect(self.path, timeout=WAIT, isolation_level=None)
@@ -82,9 +96,8 @@ class ReleaseLedger:
             raise DataError(
                 f"the ledger {str(self.path)!r} cannot be opened ({error}); name another."
             ) from None
-        kept = False
         try:
-            entry = LedgerEntry(book, key, self.most)
+            entry = LedgerEntry(book, key, self.most, named)
             book.execute("BEGIN IMMEDIATE")
             self._check(book, key, named=named)
             yield entry
@@ -95,7 +108,6 @@ class ReleaseLedger:
                     f"records out, or allow more (--most)."
                 )
             book.execute("COMMIT")
-            kept = True
         except sqlite3.Error as error:
             raise DataError(
                 f"{str(self.path)!r} is no ledger that can be used ({error}); name another, or wait for who "
@@ -103,8 +115,6 @@ class ReleaseLedger:
             ) from None
         finally:
             book.close()  # what was not committed is undone
-            if new and not kept:
-                self.path.unlink(missing_ok=True)
 
     def _check(self, book: sqlite3.Connection, key: Key, *, named: bool) -> None:
         for table in TABLES:

@@ -78,9 +78,23 @@ class Preparation:
             known.append(replace(column, fill=fill))
         return cls(shift, scale, step, tuple(known), grid, fewest)
 
+    @classmethod
+    def known(
+        cls, shift: Tensor, scale: Tensor, columns: tuple[Column, ...] = (), grid: float = GRID
+    ) -> Self:
+        """By what every number of a table (inputs,) is to be shifted and divided by, which is rounded, where
+        no record is at hand. No value and no category is left out: ``fewest`` is 1."""
+        found = [_round_scale(*pair, grid) for pair in zip(shift.tolist(), scale.tolist(), strict=True)]
+        own_shift, own_scale, step = torch.tensor(found, dtype=torch.float64).view(-1, 3).T.contiguous()
+        return cls(own_shift, own_scale, step, columns, grid, 1)
+
     def inputs(self, x: Tensor) -> Tensor:
         """What the network takes of records ``x``."""
         return scaled(x, self.shift, self.scale, self.step)
+
+    def scaling(self, like: Dataset) -> tuple[Tensor, Tensor]:
+        """What records like these are shifted and divided by, without the grid."""
+        return self.shift.to(like.x.dtype), self.scale.to(like.x.dtype)
 
     def arrange(self, data: Dataset) -> Tensor:
         """The records of a dataset with the columns of this one, by their names and values."""
@@ -134,7 +148,7 @@ def scaled(x: Tensor, shift: Tensor, scale: Tensor, step: Tensor) -> Tensor:
     return ((cells(x, step) * step - shift) / scale).to(x.dtype if x.is_floating_point() else torch.float32)
 
 
-def _rounded(number: float, step: Tensor) -> Tensor:
+def _rounded(number: float, step: Tensor | float) -> Tensor:
     return cells(torch.tensor(number, dtype=torch.float64), step) * step
 
 
@@ -200,10 +214,15 @@ def _scales(x: Tensor, numbers: Tensor, grid: float, fewest: int) -> tuple[Tenso
         if deviation <= 1e-12:
             scale[i] = math.inf
             continue
-        scale[i] = float(f"{deviation:.1e}")
-        step[i] = _nice(grid * float(scale[i]))
-        shift[i] = float(_rounded(float(inner.mean()), step[i]))
+        shift[i], scale[i], step[i] = _round_scale(float(inner.mean()), deviation, grid)
     return shift, scale, step
+
+
+def _round_scale(mean: float, deviation: float, grid: float) -> tuple[float, float, float]:
+    """The shift and the scale of a number, rounded, and the step of its grid."""
+    scale = float(f"{deviation:.1e}")
+    step = _nice(grid * scale)
+    return float(_rounded(mean, step)), scale, step
 
 
 def _nice(width: float) -> float:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset, scaling_from
 from leakscope.core.errors import DataError
+from leakscope.guards.preparation import Preparation
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,11 @@ class Summary:
     def scaling(self, like: Dataset) -> tuple[Tensor, Tensor]:
         """What everyone shifts and divides its records by, as `statistics` of all of them would have it."""
         return scaling_from(like, self.mean, (self.squares / self.records).sqrt())
+
+    def preparation(self, like: Dataset) -> Preparation:
+        """How everyone's table is prepared: by the same, rounded."""
+        shift, scale = self.scaling(replace(like, x=like.x.double()))
+        return Preparation.known(shift.flatten(), scale.flatten(), like.columns)
 
     def scaled(self, shift: Tensor, scale: Tensor) -> Summary:
         """The summary of the same records after they were scaled."""

@@ -81,7 +81,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if self.secret is not None and data.has(self.secret):
             data = data.without(self.secret)
         data = data.completed(data)
-        preparation = Preparation.learned(data)
+        preparation = Preparation.learned(data, person=self.person)
         seed = check_random_state(self.random_state).randint(2**31 - 1)
         trained = guard(preparation.apply(data).in_units(data), seeded(seed, "guard")).encoder
         self.encoder_ = replace(trained, preparation=preparation)
@@ -126,10 +126,9 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             self.n_features_in_, self.feature_names_in_ = X.shape[1], np.asarray(X.columns, dtype=object)
             if self.secret is not None and self.secret not in X:
                 raise ArgumentError(f"GuardedEncoder.secret must be a column of X, got {self.secret!r}.")
-            drop = [] if self.person is None else [self.person]
             secrets = [] if self.secret is None else [self.secret]
             frame = X.assign(**{LABEL: column_or_1d(y)})
-            return from_csv(frame, label=LABEL, secrets=secrets, drop=drop, keep=secrets)
+            return from_csv(frame, label=LABEL, secrets=secrets, keep=secrets, person=self.person)
         if self.secret is not None or self.person is not None:
             raise ArgumentError(
                 f"GuardedEncoder.secret and person must be columns of a DataFrame, got X as "

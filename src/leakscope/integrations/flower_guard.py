@@ -131,10 +131,11 @@ def train_guard(
 ) -> Encoder:
     """The encoder that ``plan.devices`` connected devices train together; call it in the ServerApp.
 
-    ``seed`` draws the encoder that is sent out first. Records of a table are scaled unless they were before
-    (``standardise``). ``recording`` is a folder for what a curious server could keep: every global encoder
-    and every upload. ``strategy`` is any of Flower's that averages; left out: FedAvg in double precision with
-    the plan's ``fraction``. Devices are awaited for ``patience`` seconds.
+    ``seed`` draws the encoder that is sent out first. Records of a table are scaled, and the encoder that
+    is returned prepares them itself; with ``standardise`` False, and of pictures, it takes what the devices
+    gave, scaled as they had it. ``recording`` is a folder for what a curious server could keep: every global
+    encoder and every upload. ``strategy`` is any of Flower's that averages; left out: FedAvg in double
+    precision with the plan's ``fraction``. Devices are awaited for ``patience`` seconds.
     """
     _refuse_pooled(plan)
     like, summary = _asked(grid, plan, patience)
@@ -142,8 +143,10 @@ def train_guard(
     config = ConfigRecord(
         {"summary": _packed(summary), "standardise": standardise, "unguarded": plan.unguarded}
     )
-    scaling = summary.scaling(like) if standardise else None
-    federation = GuardFederation(plan, like, summary if scaling is None else summary.scaled(*scaling), seed)
+    preparation = summary.preparation(like) if standardise else None
+    if preparation is not None:
+        summary = summary.scaled(*preparation.scaling(like))
+    federation = GuardFederation(plan, like, summary, seed)
     start = federation.start()
     strategy = strategy or Averaged(plan)
     if recording is not None:
@@ -155,11 +158,7 @@ def train_guard(
     result = strategy.start(grid, ArrayRecord(dict(start)), rounds, train_config=config)
     if not result.arrays:
         raise DataError("no device has sent an encoder; see what their SuperNodes log.")
-    encoder = federation.encoder(result.arrays.to_torch_state_dict())
-    if scaling is None:
-        return encoder
-    shift, scale = (part.flatten().tolist() for part in scaling)
-    return replace(encoder, about={**encoder.about, "scaling": {"shift": shift, "scale": scale}})
+    return replace(federation.encoder(result.arrays.to_torch_state_dict()), preparation=preparation)
 
 
 class Averaged(FedAvg):
@@ -291,7 +290,7 @@ def _scaled(data: Dataset, config: ConfigRecord) -> tuple[Dataset, Summary]:
     summary = Summary(records, mean, squares, torch.tensor(counts))
     if not config["standardise"]:
         return data, summary
-    scaling = summary.scaling(data)
+    scaling = summary.preparation(data).scaling(data)
     return data.scaled(*scaling), summary.scaled(*scaling)
 
 
