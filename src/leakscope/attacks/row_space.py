@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, islice
 
 import torch
 from torch import Tensor, nn
@@ -89,16 +89,16 @@ class RowSpace:
     """The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 
     One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
-    are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` in all. At
-    more than ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the
-    column space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; a
-    number that public values fixed must be the only one that fits within ``precision`` standard deviations.
-    Each such record narrows the search for the others. Of an upload it is certified if the other candidates
-    do not span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are
-    ``gap`` squared times nearer to its upload than all others'. All else is plausible, or not found: the
-    public mean. Tables without categories are searched in ``samples`` of units that may be silent for a
-    record (ReLU). The adversary knows the columns and their categories, how many records there are, and local
-    training.
+    are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` for each of
+    the first ``together`` choices of numbers. At more than ``branches`` the search stops. Of a gradient a
+    record is certified if its own slope lies in the column space with an ``error`` of at most that and at
+    most ``rounding`` times what rounding explains; a number that public values fixed must be the only one
+    that fits within ``precision`` standard deviations. Each such record narrows the search for the others. Of
+    an upload it is certified if the other candidates do not span the space, and the space ends in a ``gap``;
+    or if the records' inputs of the second layer are ``gap`` squared times nearer to its upload than all
+    others'. All else is plausible, or not found: the public mean. Tables without categories are searched in
+    ``samples`` of units that may be silent for a record (ReLU). The adversary knows the columns and their
+    categories, how many records there are, and local training.
 
     What certificates rest on besides: numbers that are not ``precision`` right have ``sharp`` times the error
     that is allowed; above a gap that is ``clear``, duals of other records fix numbers as well as categories
@@ -112,6 +112,7 @@ class RowSpace:
     cut: float = 1e-3
     branches: int = 200_000
     tried: int = 200_000
+    together: int = 100
     samples: int = 20_000
     pinned: int = 150
     error: float = 0.05
@@ -134,6 +135,7 @@ class RowSpace:
             times=at_least(1),
             branches=at_least(1),
             tried=at_least(0),
+            together=at_least(0),
             samples=at_least(0),
             pinned=at_least(0),
         )
@@ -288,7 +290,7 @@ class RowSpace:
             yield Ends(_polished(v, found.points, groups), _fixing(v, groups, fixed))
             return
         for budget in (self.tried // 10, self.tried):
-            for chosen in combinations(pins, found.left):
+            for chosen in islice(combinations(pins, found.left), self.together):
                 values = pinned_within(chosen, budget / len(found.points))
                 grown = found if values is None else tree.grow(v, found, values)
                 if values is not None and not grown.left:

@@ -78,7 +78,7 @@ def document(
         several = len(secrets) > 1
         cells += [cell | {"id": f"{cell['id']}, {one}"} if several else cell for cell in own]
     asked = ask_records() | sizes | ({"weights": weights} if weights else {})
-    cells += _defended([asked], defenses)
+    cells.append(asked)
     if not weights:
         rate = (training or {}).get("rate", RATE)
         federated = ask_federation(

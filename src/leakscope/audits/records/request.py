@@ -20,9 +20,11 @@ from leakscope.results.kind import World
 
 WORTH = 5  # epochs after which it is said what a defense costs
 SHOWN = 4  # records of each size that are shown, where they are asked for
-BESIDE = 10  # releases of each number of records, where other questions are asked too
+BESIDE = 5  # releases of each number of records, where other questions are asked too
 APART = ("name", "attacks", "records", "centred")  # of the game about members, what is not the records'
-QUICK = {"name": "RowSpace", "branches": 50_000, "tried": 20_000}  # in an audit that asks for more than this
+QUICK = {  # in an audit that asks for more than this
+    "name": "RowSpace", "branches": 5_000, "tried": 1_000, "together": 2, "samples": 1_000,
+}  # fmt: skip
 
 
 def request_records(
@@ -88,7 +90,7 @@ def request_records(
 def ask_records() -> Table:
     """The cell about records that an audit of other questions asks beside them: a few releases of the model
     as it starts, in a search that is bounded, or why they cannot be read."""
-    game = {"name": "RecordsAudit", "batches": [4, 8, 16], "optional": True, "reconstruct": QUICK}
+    game = {"name": "RecordsAudit", "batches": [4, 8], "patience": 2, "optional": True, "reconstruct": QUICK}
     return {"id": "records", "game": game, "rounds": 1, "observe": [1], "trials": BESIDE}
 
 
