@@ -111,7 +111,8 @@ def test_a_table_of_ones_own_becomes_a_report_and_can_be_repeated(leakscope, tmp
     page = (tmp_path / "audit-patients" / "report.html").read_text()
     assert "gender" in page
     cells = sorted((tmp_path / "audit-patients" / "cells").iterdir())
-    assert len(cells) == 5  # three games, the first of them under a defense, and who was trained on
+    # three games, the first of them under a defense, which records can be read, and who was trained on
+    assert len(cells) == 6
     again = leakscope("run", "audit-patients/plan.toml", "-o", "again", "--jobs", "1", cwd=tmp_path)
     assert again.code == 0, again.err
     assert sorted(p.name for p in (tmp_path / "again" / "cells").iterdir()) == [p.name for p in cells]

@@ -12,6 +12,7 @@ from builders import refuses
 import leakscope as ls
 from leakscope.audits.inference.audit import set_stage
 from leakscope.audits.inference.plan import document
+from leakscope.audits.world import split
 from leakscope.core import stopwatch
 from leakscope.core.errors import ArgumentError
 from leakscope.models import build
@@ -110,7 +111,8 @@ def test_with_a_user_nobody_is_in_two_parts_of_any_cell():
         if cell.kind == "membership":  # whole people are members or not: see test_sites.py
             assert (cell.game["how"], cell.game["column"]) == ("user", "patient")
             continue
-        parts = set_stage(experiment.enter(cell, 0, records=records)).parts
+        world = experiment.enter(cell, 0, records=records)
+        parts = split(world) if cell.kind == "records" else set_stage(world).parts
         people = [set(part.secret("patient").tolist()) for part in (parts.train, parts.test, parts.public)]
         assert all(people)
         assert len(set.union(*people)) == sum(map(len, people)) == 60

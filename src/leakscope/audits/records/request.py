@@ -20,7 +20,7 @@ from leakscope.results.kind import World
 
 WORTH = 5  # epochs after which it is said what a defense costs
 SHOWN = 4  # records of each size that are shown, where they are asked for
-BESIDE = 5  # releases of each number of records, where other questions are asked too
+BESIDE = 8  # releases of each number of records, where other questions are asked too
 APART = ("name", "attacks", "records", "centred")  # of the game about members, what is not the records'
 QUICK = {  # in an audit that asks for more than this
     "name": "RowSpace", "branches": 5_000, "tried": 1_000, "together": 2, "samples": 1_000,
