@@ -82,7 +82,7 @@ def test_the_first_audit_is_a_page_a_table_and_a_picture_in_a_notebook(notebook)
     assert "Severe: sex (attribute), adult." in told
     assert report._repr_html_().startswith("<iframe")
     low = table.groupby("id")["low"].max()
-    assert set(low[low > 0.5].index) == {"attribute", "property", "distribution", "membership", "records"}
+    assert set(low[low > 0.5].index) == {"attribute", "property", "distribution", "membership"}
     assert set(low[low <= 0.5].index) == {"attribute, DPSGD"}
     assert "roc" in figures
     assert roc._repr_svg_().startswith("<svg xmlns")
