@@ -124,6 +124,7 @@ def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
         "2 draws",
         "2 draws and the label",
         "3 neighbouring queries",
+        "3 queries a grid step away",
         "two encoders",
         "changed record",
         "changed record of a named person",

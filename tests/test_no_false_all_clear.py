@@ -39,7 +39,7 @@ from leakscope.results.cell import plan_of, words
 from leakscope.results.chapter import LEAKS, read_severity
 from leakscope.results.compare import compare
 from leakscope.results.kind import chapters, numbers
-from leakscope.run import experiment, progress, published, search, sweep, tuning
+from leakscope.run import experiment, measured, progress, published, search, sweep, tuning
 
 NOISY = {
     "flower": {"name": "FlowerLocalDp", "clip": 1.0, "sensitivity": 1.0, "epsilon": 5.0, "delta": 1e-5},
@@ -650,7 +650,8 @@ def test_quick_settings_of_a_paper_say_that_they_are_quick():
     assert max(cell.trials for cell in plan.cell) < max(cell.trials for cell in full.cell)
     one = game(**SAFE)
     for quick in (True, False):
-        assert all(("quick" in entry["scaled"]) == quick for entry in published.entries([one], quick=quick))
+        (block,) = measured.blocks_of([one], quick=quick).values()
+        assert ("quick" in block.scaled) == quick
 
 
 def test_results_of_an_earlier_meaning_are_counted_and_not_reused(tmp_path, monkeypatch):
