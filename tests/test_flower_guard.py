@@ -304,7 +304,7 @@ def test_real_processes_make_the_encoder_of_one_process_bit_for_bit(deployed):
     recording.complete()
     assert recording.rounds == tuple(range(1, plan.unguarded + ROUNDS + 2))
     same(recording.global_model(recording.rounds[-1]), dict(state))
-    assert recording.clients == ("device-0", "device-1")
+    assert set(recording.clients) == {"device-0", "device-1"}  # in the order of arrival, which is nobody's
     assert {name.split(".")[0] for name in recording.layers} == {"0", "2"}  # the encoder's, and no other's
 
 

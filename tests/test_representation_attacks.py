@@ -85,7 +85,7 @@ def test_the_network_comes_near_to_the_best_that_can_be_done(noise):
     knowledge = Knowledge(game.on(people(3_000, 2)), channel, 3_000)
     best, found = (
         auroc(play(game, channel, attack, knowledge, trials=2_000, rng=seeded(0, "play"))).value
-        for attack in (Best(), QUICK)
+        for attack in (Best(), replace(QUICK, draws=8))  # noise needs the draws that an audit takes
     )
     assert best - 0.02 < found < best + 0.01
 
