@@ -8,6 +8,7 @@ Records of one batch are found or lost together, so an interval counts a batch a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from scipy import stats
@@ -24,14 +25,26 @@ COUNTED = "counted in this recording"
 
 @dataclass(frozen=True, eq=False)
 class Matched:
-    """Which cells (t, k, columns) of the originals came back, which would if the commonest public value were
-    said of every record, which guess (t, k) is matched to each original, and whether it was certified."""
+    """Which cells (t, k, columns) of the ``originals`` came back, which guess (t, k) is matched to each of
+    them, and whether it was certified."""
 
-    columns: tuple[str, ...]
+    originals: Tensor
+    public: Dataset
+    within: float
     right: Tensor
-    mode: Tensor
     order: Tensor
     certified: Tensor | None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.public.columns)
+
+    @cached_property
+    def mode(self) -> Tensor:
+        """Which cells would be right if the commonest public value were said of every record."""
+        guess = torch.stack([_mode(self.public, column) for column in self.public.columns]).sum(0)
+        said = [_cells(guess[None], batch, self.public, self.within)[:, 0] for batch in self.originals]
+        return torch.stack(said)
 
     @property
     def exact(self) -> Tensor:
@@ -82,12 +95,8 @@ def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
 def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
     """Guesses and originals held against each other, once for all that is asked of them."""
     right, order = _right(transcript, public, within)
-    guess = torch.stack([_mode(public, column) for column in public.columns], dim=0).sum(0)
-    said = [_cells(guess[None], originals, public, within)[:, 0] for originals in transcript.secrets]
     certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
-    return Matched(
-        tuple(column.name for column in public.columns), right, torch.stack(said), order, certified
-    )
+    return Matched(transcript.secrets, public, within, right, order, certified)
 
 
 def exact_records(
