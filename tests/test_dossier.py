@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import tomli_w
 from builders import keep, refuses
+from markupsafe import Markup
 
 import leakscope as ls
 from leakscope.core.errors import StoreError
@@ -62,6 +63,14 @@ def test_a_dossier_is_whole_and_its_manifest_says_so(tmp_path):
     assert all(run["threat model"]["not tested"] for run in said["runs"])
     assert "Not tested" in found["model-card.md"]
     assert 'href="one/report.html"' in found["index.html"]
+    page = Markup(found["index.html"]).striptags()
+    assert "Declared risk appetite: fail." in page
+    assert "Declared by the operator: epsilon 3.0, delta 1e-05. Nobody measured that." in page
+    for run in said["runs"]:
+        assert run["plan"]["sha256"][:8] in page
+        assert all(data["digest"][:8] in page for data in run["data"])
+        assert all(sentence in page for sentence in run["threat model"]["not tested"])
+        assert run["found"][0]["told"] in page
     assert {"readings", "made"} <= set(said)
     assert all("our reading" in reading["by"] for reading in said["readings"])
 
@@ -73,6 +82,7 @@ def test_without_an_appetite_nothing_is_judged_and_nothing_passes(tmp_path):
     assert "gate.json" not in found
     assert json.loads(found[STATEMENT])["verdict"] is None
     assert not re.search(r"\bpass(ed)?\b", found["model-card.md"], re.IGNORECASE)
+    assert "nothing here passes or fails" in found["index.html"]
 
 
 def test_what_failed_or_was_not_run_is_in_every_part_of_it(tmp_path):

@@ -543,9 +543,10 @@ def test_a_guard_is_called_clear_only_if_no_adversary_that_was_measured_finds_an
 
     wanted = limit(secret="sex", game="guard")
     clear = guarded(flat, stale)
-    assert chapter(clear).verdicts[0].severity == "none"
+    assert chapter(clear).verdicts[0].severity == "inconclusive"  # nobody tried labels and more releases
+    assert "Only single releases were attacked" in " ".join(chapter(clear).verdicts[0].notes)
     assert code(appetite(wanted), clear) == OPEN  # of an earlier version
-    assert code(appetite(wanted, code="any"), clear) == PASS
+    assert code(appetite(wanted, code="any"), clear) == OPEN
     for i, attack in enumerate(flat):
         others = [*flat[:i], attack.model_copy(update={"scores": all_}), *flat[i + 1 :]]
         assert chapter(guarded(others, stale)).verdicts[0].severity in LEAKS
@@ -553,6 +554,35 @@ def test_a_guard_is_called_clear_only_if_no_adversary_that_was_measured_finds_an
     leaking = guarded(flat, stale.model_copy(update={"scores": all_}))
     assert code(appetite(wanted), leaking) == FAIL
     assert chapter(lost(one)).verdicts[0].severity == "failed"
+
+
+def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks():
+    rows = builders.measure("guard")
+    (judged,) = rows.found.judged
+    assert {row.holding for row in judged.rows} >= {"nothing", "once", "beside", "changed"}
+    nothing, all_ = game(1000, 2000).found.scores, game(1900, 2000).found.scores
+    even = {"scores": nothing, "guessing": 0.5}
+    flat = [row.model_copy(update={"attack": row.attack.model_copy(update=even)}) for row in judged.rows]
+    quiet = {"attacks": tuple(attack.model_copy(update=even) for attack in judged.attacks), "single": ()}
+    quiet |= {"stale": judged.stale and judged.stale.model_copy(update=even)}
+
+    def held(each):
+        return change(rows, judged=(judged.model_copy(update=quiet | {"rows": tuple(each)}),))
+
+    wanted = appetite(limit(secret=judged.title, game="guard"))
+    assert chapter(held(flat)).verdicts[0].severity == "none"
+    assert code(wanted, held(flat)) == PASS
+    assert code(wanted, held([])) == OPEN
+    assert chapter(held([])).verdicts[0].severity == "inconclusive"
+    for i, row in enumerate(flat):
+        loud = row.model_copy(update={"attack": row.attack.model_copy(update={"scores": all_})})
+        found = held([*flat[:i], loud, *flat[i + 1 :]])
+        if row.holding == "nothing":  # what a label tells alone it tells without a guard too
+            assert code(wanted, found) == PASS
+        else:
+            assert code(wanted, found) == FAIL
+        if row.usual and row.holding != "nothing":
+            assert chapter(found).verdicts[0].severity in LEAKS
 
 
 def test_members_are_called_safe_only_where_they_could_have_been_found():

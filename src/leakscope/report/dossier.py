@@ -17,12 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote
 
 from leakscope.core import files
 from leakscope.core.errors import StoreError
 from leakscope.report import overview
 from leakscope.report.opening import Opening, open_page
 from leakscope.report.page import list_verdicts, quote_plan, render
+from leakscope.report.pages import fill
 from leakscope.report.report import Report, read_report
 from leakscope.results import gate, number, store
 from leakscope.results.cell import plan_of
@@ -34,6 +36,7 @@ from leakscope.results.result import revision
 FORMAT = 1  # of the statement
 MANIFEST, STATEMENT, PDF = "manifest.json", "statement.json", "dossier.pdf"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
+MOST = 3  # verdicts of each run on the first page
 PATIENCE = 60  # seconds for a browser
 SHOWN = "shown"  # the setting of a cell by which private records are in its results
 READINGS = (
@@ -103,10 +106,11 @@ def write_dossier(
             "gate.json": _dump(gate.as_json(verdict)),
             "gate.svg": gate.as_badge(verdict),
         }
-    content["index.html"] = overview.render(
-        [_line(folder, run) for folder, run in zip(folders, runs, strict=True)], []
-    )
-    content[STATEMENT] = _dump(state(runs, wanted, verdict))
+    statement = state(runs, wanted, verdict)
+    lines = [_line(run) for run in runs]
+    more = fill("/dossier.html", statement=statement, runs=runs, most=MOST)
+    content["index.html"] = overview.render(lines, [], title="Privacy dossier", more=more)
+    content[STATEMENT] = _dump(statement)
     content["model-card.md"] = write_card(runs, verdict)
     printed, told = _print(str(content["index.html"]))
     content |= {PDF: printed} if printed else {}
@@ -163,16 +167,16 @@ def _pages(run: Exhibit) -> Iterator[tuple[str, str]]:
     wanted = len(store.asked(plan))
     yield "report.html", render(
         report.results, plan=quote_plan(report.plan), title=plan.name, verdict=run.verdict, wanted=wanted,
-        answer=report.answer,
+        answer=report.answer, told=run.chapters,
     )  # fmt: skip
     yield "results.csv", number.as_csv(report.numbers)
     yield "results.json", number.as_json(report.numbers, title=plan.name)
 
 
-def _line(folder: Path, run: Exhibit) -> overview.Run:
-    line = overview.read_run(folder, page=folder / "index.html")
-    word = run.verdict.combined if run.verdict else ""
-    return replace(line, link=f"{run.name}/report.html", gate=word)
+def _line(run: Exhibit) -> overview.Run:
+    link, report = f"{quote(run.name)}/report.html", run.report
+    line = overview.line_up(run.name, link, report.plan, report.results, run.chapters)
+    return replace(line, gate=run.verdict.combined if run.verdict else "")
 
 
 def state(

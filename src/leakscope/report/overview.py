@@ -7,7 +7,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
+
+from markupsafe import Markup
 
 from leakscope.core import files
 from leakscope.core.errors import LeakscopeError, StoreError
@@ -15,8 +18,9 @@ from leakscope.report.page import list_verdicts
 from leakscope.report.pages import fill, name_measure, number, percent
 from leakscope.results import gate, store
 from leakscope.results.cell import plan_of
-from leakscope.results.chapter import Verdict
+from leakscope.results.chapter import Chapter, Verdict
 from leakscope.results.kind import chapters
+from leakscope.results.result import Result
 from leakscope.results.scores import MEASURES
 
 DECLARED = "appetite.toml"  # a risk appetite that lies in a results folder, or beside it
@@ -62,11 +66,16 @@ def read_run(folder: Path, *, page: Path) -> Run:
     plan, results = store.plan(folder), store.results(folder)
     report = folder / "report.html"
     link = os.path.relpath(report.resolve(), page.resolve().parent) if report.exists() else ""
-    told = chapters(results)
+    link = quote(Path(link).as_posix()) if link else ""
+    return line_up(folder.resolve().name, link, plan, results, chapters(results))
+
+
+def line_up(name: str, link: str, plan: str, results: Sequence[Result[Any]], told: Sequence[Chapter]) -> Run:
+    """One line of the table, from what was told of the results."""
     return Run(
         title=plan_of(plan).name,
-        folder=folder.resolve().name,
-        link=quote(Path(link).as_posix()) if link else "",
+        folder=name,
+        link=link,
         verdict=next(iter(list_verdicts(told)), None),
         settings=sum(chapter.settings for chapter in told),
         failed=sum(bool(result.error) for result in results),
@@ -111,9 +120,10 @@ def _lost(run: Run) -> list[str]:
     return [f"{count} of {run.results + run.missing} {what}" for count, what in counts if count]
 
 
-def render(runs: Sequence[Run], bad: Sequence[str]) -> str:
-    """The page. All words from the data are escaped."""
-    return fill("/summary.html", title="Summary of runs", runs=runs, bad=bad, say=say, say_worth=say_worth)
+def render(runs: Sequence[Run], bad: Sequence[str], *, title: str = "Summary of runs", more: str = "") -> str:
+    """The page; ``more`` are sections after its table. All words from the data are escaped."""
+    words = {"say": say, "say_worth": say_worth}
+    return fill("/summary.html", title=title, runs=runs, bad=bad, more=Markup(more), **words)
 
 
 def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:

@@ -104,9 +104,11 @@ def render(
     verdict: gate.GateVerdict | None = None,
     wanted: int = 0,
     answer: answers.Answer | None = None,
+    told: Sequence[Chapter] | None = None,
 ) -> str:
-    """The page. Where fewer results are there than were ``wanted``, it says so."""
-    told = chapters(results)
+    """The page. Where fewer results are there than were ``wanted``, it says so. ``told``: by who has told
+    the results' chapters already."""
+    told = chapters(results) if told is None else told
     settings = sum(chapter.settings for chapter in told)
     checks = list_checks(results)
     runs = [result for result in results if result.found is not None]

@@ -220,3 +220,8 @@ class GuardsFound(FrozenModel):
     seconds: Seconds
     pictures: tuple[RebuiltPicture, ...] = ()
     tuned: Tuning | None = None
+
+    @property
+    def narrow(self) -> tuple[str, ...]:
+        """The attributes that were sought in single releases only: not beside labels, nor in several."""
+        return tuple(one.title for one in self.judged if one.secret == "attribute" and not one.rows)

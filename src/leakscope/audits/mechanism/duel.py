@@ -38,10 +38,12 @@ class Duel:
 
 @dataclass(frozen=True)
 class DuelBound:
-    """What the trials certify: whatever the mechanism, and as it is Gaussian, where it is."""
+    """What the trials certify: whatever the mechanism, and as it is Gaussian, where it is. Both hold together
+    with ``level``."""
 
     certified: Estimate
     gaussian: Estimate | None
+    level: float
 
     @property
     def low(self) -> float:
@@ -108,17 +110,19 @@ def play_duel(
     watch: Callable[[int, int], None] = lambda done, total: None,
     level: float = 0.95,
 ) -> DuelBound:
-    """Play until what is certified is ``enough``, or ``trials`` are played, or as many as `WORK` allows."""
+    """Play until what is certified is ``enough``, or ``trials`` are played, or as many as `WORK` allows. What
+    it certifies, by one bound or by the larger of two, holds with ``level``."""
     rule, holds = at_least(FEWEST)
     require(holds(trials), "trials", rule, trials)
     most = max(FEWEST, min(trials, WORK // duel.size))
     first, second = tee(_deal(duel, most, rng))
-    bounds = watch_epsilon(first, delta=delta, level=level)
+    each = (1 + level) / 2 if duel.gaussian else level  # the larger of two holds if both do
+    bounds = watch_epsilon(first, delta=delta, level=each)
     gaussian: Iterator[Estimate | None] = iter(lambda: None, 0)
     if duel.gaussian:
-        gaussian = watch_epsilon(second, delta=delta, level=level, trade_off="gaussian")
+        gaussian = watch_epsilon(second, delta=delta, level=each, trade_off="gaussian")
     for certified, assumed in zip(bounds, gaussian, strict=False):
-        played = DuelBound(certified, assumed)
+        played = DuelBound(certified, assumed, level)
         watch(certified.n, most)
         if enough(played):
             break

@@ -50,7 +50,7 @@ def _say_one(one: MeasuredStanding, promise: Promise | None) -> str:
     certified, gaussian = one.played.certified, one.played.gaussian
     bare = f"; {show(certified.low)} if nothing is assumed of the noise" if gaussian else ""
     low = "none above 0" if one.low == 0 else f"at least {show(one.low)}"
-    said = f"{head}: epsilon {low} ({certified.level:.0%}, {certified.n:,} trials with {one.canary}{bare}). "
+    said = f"{head}: epsilon {low} ({one.played.level:.0%}, {certified.n:,} trials with {one.canary}{bare}). "
     said += "Accounted: none holds. " if math.isinf(accounted) else f"Accounted: {show(accounted)}. "
     if one.contradicts:
         return said + "The trials show more than was accounted for: one of the two is wrong. Rely on neither."
@@ -108,7 +108,7 @@ def as_json(answer: Claimed) -> dict[str, Any]:
             "chance": one.standing.chance,
             "low": one.low if one.played else None,
             "low_any": one.played.certified.low if one.played else None,
-            "level": one.played.certified.level if one.played else None,
+            "level": one.played.level if one.played else None,
             "trials": one.played.certified.n if one.played else 0,
             "canary": one.canary,
             "sentence": said,

@@ -34,6 +34,7 @@ class Reading:
     surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
     bounds: tuple[Number, ...] = ()
     doubted: bool = False  # a self-check of the result failed
+    narrow: bool = False  # sought in single releases without their labels only
     apart: bool = True  # the attack was heard on other records than it had learned from
     failure: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its cell, by dotted names
@@ -159,6 +160,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         surer={name: found[-1] for name, found in ordered.items() if len(found) > 1},
         bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
         doubted=any(not check.passed for _, check in find_checks(result.found)),
+        narrow=first.secret in getattr(result.found, "narrow", ()),
         apart=getattr(result.found, "apart", True),
         unlearned=asked.protected is False and getattr(getattr(result.found, "utility", None), "idle", False),
         failure=failure,

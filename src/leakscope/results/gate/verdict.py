@@ -322,6 +322,11 @@ def _measure(
         return OPEN, (
             'only an attack that was named was tried; audit without --attack, or ask for attack = "any"'
         )
+    if reading.narrow:
+        return OPEN, (
+            "only single releases without their labels were attacked, so nobody knows what labels and more "
+            "releases tell; audit with rows = true"
+        )
     if reading.doubted:
         return OPEN, "its self-check failed, so a low number of this result proves nothing"
     if reading.unlearned:

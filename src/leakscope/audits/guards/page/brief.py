@@ -48,7 +48,7 @@ def _help(page: GuardPage) -> Iterator[str]:
     holding = [
         (one, found)
         for one, found in page.judged
-        if one.lam != 0 and all(read(attack) == "none" for attack in found.every)
+        if one.lam != 0 and not found.narrow and all(read(attack) == "none" for attack in found.every)
     ]
     free = page.free.tried.worth if page.free else None
     if holding:

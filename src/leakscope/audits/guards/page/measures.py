@@ -143,6 +143,11 @@ class JudgedAverage:
     after: Scatter | None
 
     @property
+    def narrow(self) -> bool:
+        """Whether an attribute was sought in single releases only: not beside labels, nor in several."""
+        return self.secret == "attribute" and not self.rows
+
+    @property
     def once(self) -> list[AttackAverage]:
         """The attacks on one release."""
         return [attack for attack in self.tried.attacks if attack.queries == 1]

@@ -250,12 +250,14 @@ class GuardPage:
     @property
     def severity(self) -> str:
         """A word from what the strongest fresh attack gains in spite of the guard of the verdict. Where any
-        other adversary that was measured shows a worse leak, the word is the worst of theirs."""
+        other adversary that was measured shows a worse leak, the word is the worst of theirs. Where only
+        single releases without their labels were attacked, it is no all-clear."""
         if self.best is None:
             return "failed"
         every = [read(attack) for attack in self.best[1].every]
         leaks = [word for word in SEVERITIES if word in every and word in LEAKS]
-        return leaks[0] if leaks else every[0]
+        quiet = "inconclusive" if every[0] == "none" and self.best[1].narrow else every[0]
+        return leaks[0] if leaks else quiet
 
     @property
     def worst_first(self) -> tuple[int, str]:

@@ -162,6 +162,11 @@ def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) ->
             f"Whoever asks {best.queries} times and averages the noise gets {_found(page, best)}. This guard "
             "holds for one release only, so fix one draw for each record."
         )
+    if judged.narrow:
+        yield (
+            "Only single releases were attacked, without their labels. Nobody tried labels, several "
+            "releases, a second encoder or the key. Audit with rows = true."
+        )
     yield from _beyond_label(page, judged)
     yield from _hold(page, judged)
     if alone := _best(judged.single, "auroc"):
