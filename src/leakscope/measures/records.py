@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from scipy import stats
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import require
 from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
+from leakscope.core.pairing import Ruler, pair
 
 WITHIN = 0.05
 COUNTED = "counted in this recording"
@@ -81,9 +81,10 @@ def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
 
 def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
     """Guesses and originals held against each other, once for all that is asked of them."""
-    right, order = _right(transcript, public, within)
+    ruler = _ruler(public, within)
+    right, order = _right(transcript, ruler)
     guess = torch.stack([_mode(public, column) for column in public.columns], dim=0).sum(0)
-    said = [_cells(guess[None], originals, public, within)[:, 0] for originals in transcript.secrets]
+    said = [ruler.compare(originals, guess[None])[:, 0] for originals in transcript.secrets]
     certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
     return Matched(
         tuple(column.name for column in public.columns), right, torch.stack(said), order, certified
@@ -94,7 +95,8 @@ def exact_records(
     transcript: Transcript, public: Dataset, *, within: float = WITHIN, level: float = 0.95
 ) -> Estimate:
     """The share of records that came back exactly: every category, and every number."""
-    return match(transcript, public, within=within).exact_share(level)
+    right, _ = _right(transcript, _ruler(public, within))
+    return _share("exact", right.all(2).double().mean(1), level)
 
 
 def certified_records(
@@ -120,33 +122,20 @@ def right_cells(
     return match(transcript, public, within=within).cells(level)
 
 
-def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tensor, Tensor]:
-    """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
+def _ruler(public: Dataset, within: float) -> Ruler:
     require(bool(public.columns), "public.columns", "those of a table", public.columns)
     require(within > 0, "within", "above 0", within)
+    return Ruler.of(public, within)
+
+
+def _right(transcript: Transcript, ruler: Ruler) -> tuple[Tensor, Tensor]:
+    """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
     rights, orders = [], []
     for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        cells = _cells(guesses, originals, public, within)
-        worth = cells.double().mean(2) + len(originals) * cells.all(2)
-        rows, order = linear_sum_assignment(-worth.numpy())
-        rights.append(cells[torch.from_numpy(rows), torch.from_numpy(order)])
-        orders.append(torch.from_numpy(order))
+        right, order = pair(ruler.compare(originals, guesses))
+        rights.append(right)
+        orders.append(order)
     return torch.stack(rights), torch.stack(orders)
-
-
-def _cells(guesses: Tensor, originals: Tensor, public: Dataset, within: float) -> Tensor:
-    """Which cells (k, g, columns) of each of k originals each of g guesses has."""
-    parts = []
-    for column in public.columns:
-        one, other = (x[:, column.start : column.stop].double() for x in (originals, guesses))
-        if column.values and column.stop - column.start > 1:
-            parts.append(torch.cdist(one, other, p=torch.inf) < 0.5)
-        else:  # a number, and whether it is missing
-            spread = public.x[:, column.start].double().std(correction=0)
-            near = torch.cdist(one[:, :1], other[:, :1]) <= within * (float(spread) or 1.0)
-            marks = one[:, 1:], other[:, 1:]
-            parts.append(near & (torch.cdist(*marks, p=torch.inf) < 0.5) if one.shape[1] > 1 else near)
-    return torch.stack(parts, dim=-1)
 
 
 def _mode(public: Dataset, column: Column) -> Tensor:
