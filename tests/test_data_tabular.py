@@ -16,7 +16,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.core.task import Classes, Quantity
-from leakscope.data import from_csv, load
+from leakscope.data import from_csv, load, tabled
 from leakscope.data.files import free_memory
 from leakscope.data.ranges import cut
 from leakscope.data.tabular import read_as, rows_as
@@ -474,3 +474,16 @@ def test_a_category_that_is_not_known_is_none_of_the_known_ones_and_is_counted(t
     assert (rows.unseen, list(rows.beside["ward"])) == ({"ward": 2}, ["D", "C", "E"])
     label = from_csv(whole, label="y", secrets=("sex",), encoding="label")
     refuses(DataError, "'ward' must hold one of its known values .* row 1, 3", rows_as, some, label.columns)
+
+
+def test_a_table_is_read_once_for_all_cells_and_again_when_it_has_changed(tmp_path, monkeypatch):
+    path = written(tmp_path, GOOD)
+    table = {"name": "csv", "path": str(path), "label": "income", "secrets": ["sex"]}
+    first = tabled(table)
+    assert tabled(table | {"without": ["sex"]}).x.shape[1] == first.x.shape[1] - 2
+    assert tabled(table).x is first.x
+    written(tmp_path, GOOD.replace("20,F", "21,F"))  # as long as before
+    assert not torch.equal(tabled(table).x, first.x)
+    assert tabled({"name": "adult"}).x is tabled({"name": "adult"}).x
+    monkeypatch.setattr("leakscope.data.LOADERS", {"adult": lambda: first})
+    assert tabled({"name": "adult"}).x is first.x

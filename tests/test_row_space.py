@@ -418,6 +418,8 @@ def test_measures_count_records_cells_and_false_certificates_by_hand():
     near[..., -1] += 0.02
     assert ls.exact_records(transcript_of(near, x, status), PUBLIC).value == 1.0
     assert ls.exact_records(transcript_of(near, x, status), PUBLIC, within=0.01).value == 0.0
+    nothing = torch.full_like(x, torch.nan)
+    assert ls.right_cells(transcript_of(nothing, x, status), PUBLIC)["all"][0].value == 0.0
 
 
 def test_an_interval_counts_a_batch_as_one_trial():

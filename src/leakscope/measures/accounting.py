@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -101,8 +102,9 @@ def _renyi_epsilon(losses: _Losses, delta: float) -> float:
     return max(rest, 0.0) + float(judge.get_epsilon(delta)) if losses.laplaces else losses.pure
 
 
+@lru_cache(maxsize=256)
 def _sampled_epsilon(losses: _Losses, delta: float, replaced: bool) -> float:
-    """Of Gaussians on samples, with those on all."""
+    """Of Gaussians on samples, with those on all. It takes up to seconds, and many rows ask for the same."""
     far = 2 if replaced else 1
     if not all(isinstance(drawn, float) for drawn, _, _ in losses.sampled):
         judge = RdpAccountant(neighboring_relation=REPLACED)

@@ -12,12 +12,12 @@ from functools import cached_property
 
 import torch
 from scipy import stats
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import require
 from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
+from leakscope.core.pairing import Ruler, pair
 
 WITHIN = 0.05
 COUNTED = "counted in this recording"
@@ -30,7 +30,7 @@ class Matched:
 
     originals: Tensor
     public: Dataset
-    within: float
+    ruler: Ruler
     right: Tensor
     order: Tensor
     certified: Tensor | None
@@ -43,7 +43,7 @@ class Matched:
     def mode(self) -> Tensor:
         """Which cells would be right if the commonest public value were said of every record."""
         guess = torch.stack([_mode(self.public, column) for column in self.public.columns]).sum(0)
-        said = [_cells(guess[None], batch, self.public, self.within)[:, 0] for batch in self.originals]
+        said = [self.ruler.compare(batch, guess[None])[:, 0] for batch in self.originals]
         return torch.stack(said)
 
     @property
@@ -94,9 +94,10 @@ def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
 
 def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
     """Guesses and originals held against each other, once for all that is asked of them."""
-    right, order = _right(transcript, public, within)
+    ruler = _ruler(public, within)
+    right, order = _right(transcript, ruler)
     certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
-    return Matched(transcript.secrets, public, within, right, order, certified)
+    return Matched(transcript.secrets, public, ruler, right, order, certified)
 
 
 def exact_records(
@@ -129,33 +130,20 @@ def right_cells(
     return match(transcript, public, within=within).cells(level)
 
 
-def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tensor, Tensor]:
-    """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
+def _ruler(public: Dataset, within: float) -> Ruler:
     require(bool(public.columns), "public.columns", "those of a table", public.columns)
     require(within > 0, "within", "above 0", within)
+    return Ruler.of(public, within)
+
+
+def _right(transcript: Transcript, ruler: Ruler) -> tuple[Tensor, Tensor]:
+    """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
     rights, orders = [], []
     for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        cells = _cells(guesses, originals, public, within)
-        worth = cells.double().mean(2) + len(originals) * cells.all(2)
-        rows, order = linear_sum_assignment(-worth.numpy())
-        rights.append(cells[torch.from_numpy(rows), torch.from_numpy(order)])
-        orders.append(torch.from_numpy(order))
+        right, order = pair(ruler.compare(originals, guesses))
+        rights.append(right)
+        orders.append(order)
     return torch.stack(rights), torch.stack(orders)
-
-
-def _cells(guesses: Tensor, originals: Tensor, public: Dataset, within: float) -> Tensor:
-    """Which cells (k, g, columns) of each of k originals each of g guesses has."""
-    parts = []
-    for column in public.columns:
-        one, other = (x[:, column.start : column.stop].double() for x in (originals, guesses))
-        if column.values and column.stop - column.start > 1:
-            parts.append(torch.cdist(one, other, p=torch.inf) < 0.5)
-        else:  # a number, and whether it is missing
-            spread = public.x[:, column.start].double().std(correction=0)
-            near = torch.cdist(one[:, :1], other[:, :1]) <= within * (float(spread) or 1.0)
-            marks = one[:, 1:], other[:, 1:]
-            parts.append(near & (torch.cdist(*marks, p=torch.inf) < 0.5) if one.shape[1] > 1 else near)
-    return torch.stack(parts, dim=-1)
 
 
 def _mode(public: Dataset, column: Column) -> Tensor:

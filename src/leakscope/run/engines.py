@@ -57,8 +57,8 @@ class Finished:
 Results = Generator[Finished, None, None]
 DIGEST = "digest"  # under this key lent records have their fingerprint
 ATTEMPTS = 3  # workers that a cell may cost before it counts as failed
-FEW_CELLS = 4  # that are begun in this process
-SOON = 20  # seconds of a cell within which other processes would hardly have started
+FEW_CELLS = 12  # that are begun in this process
+SOON = 20  # seconds that the rest may take in this process: others would hardly have started
 SHORT = 24  # characters of a folder for temporary files in which Ray's sockets can have their place
 PATIENCE = 5  # seconds in which a cluster must answer
 # Workers are started by a module's name, which Python would otherwise look for in the current folder first:
@@ -160,16 +160,17 @@ class Loky:
     """Processes of this machine; each cell loads its own records.
 
     Of a few cells the first is run in this process, unless it is said how many ``jobs`` there are to be, and
-    where it takes less than `SOON` seconds so are the others: starting a process takes as long."""
+    so are the others while all that are left would take less than `SOON` seconds, were each as slow as the
+    slowest so far: starting a process takes as long."""
 
     def results(
         self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
     ) -> Results:
-        while jobs is None and 0 < len(tasks) <= FEW_CELLS:
+        slowest = 0.0 if jobs is None and len(tasks) <= FEW_CELLS else SOON
+        while tasks and slowest * len(tasks) < SOON:
             begun, ((cell, seed), *tasks) = time.perf_counter(), tasks
             yield run_task(cell, seed, trusted=trusted, spare=cores(), beats=beats)
-            if time.perf_counter() - begun > SOON:
-                break
+            slowest = max(slowest, time.perf_counter() - begun)
         if tasks:
             yield from self._in_processes(tasks, jobs=jobs, trusted=trusted, beats=beats)
 
