@@ -30,8 +30,9 @@ class Ruler:
         for i, column in enumerate(public.columns):
             columns[column.start : column.stop] = i
         numbers = [c.start for c in public.columns if not c.values or c.stop - c.start == 1]
-        spread = public.x[:, numbers].double().std(0, correction=0)
-        limits[numbers] = within * torch.where(spread == 0, 1.0, spread)
+        if numbers:
+            spread = public.x[:, numbers].double().std(0, correction=0)
+            limits[numbers] = within * torch.where(spread == 0, 1.0, spread)
         return cls(limits, columns)
 
     def compare(self, originals: Tensor, guesses: Tensor) -> Tensor:
