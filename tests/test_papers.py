@@ -249,6 +249,18 @@ def test_a_model_that_learned_nothing_measures_nothing(fates):
     assert all(one.fate == coverage.NOT_YET and "means nothing" in one.why for one in told)
 
 
+def test_what_was_measured_with_other_settings_is_not_measured(fates):
+    changed = {
+        (number, name)
+        for number in published.documents()
+        for name, block in measured.load(number).items()
+        if block.stale == measured.CHANGED
+    }
+    told = [one for one in fates if (one.printed.paper, one.printed.cell) in changed]
+    assert told
+    assert all(one.fate == coverage.NOT_YET and measured.CHANGED in one.why for one in told)
+
+
 def test_published_values_of_cells_are_printed_ones(fates):
     """A value beside ours is one that the paper prints; what paper 001 prints are claims."""
     printed: dict = {}

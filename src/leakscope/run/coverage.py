@@ -120,7 +120,7 @@ def _fate(row: PrintedNumber, line: PaperLine | None) -> NumberFate:
     if line is None:
         return NumberFate(row, NOT_YET, f"its cell {row.cell} is not run")
     why = "; ".join(part for part in (row.why, line.differs, line.block.stale) if part)
-    if line.void:
+    if line.void or line.block.stale == measured.CHANGED:
         return NumberFate(row, NOT_YET, why)
     return NumberFate(row, row.fate or (SCALED if line.differs else SETTINGS), why, line)
 

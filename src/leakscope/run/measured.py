@@ -25,6 +25,7 @@ from leakscope.results.result import Result
 from leakscope.results.scores import FrozenModel
 
 UNKNOWN: Literal["unknown"] = "unknown"
+CHANGED = "the settings have changed since"  # so that a recording is of another experiment
 CHECKOUT = Path(__file__).parents[3] / "papers"  # beside src/
 
 

@@ -192,7 +192,7 @@ def find_stale(number: str, folder: Path | None = None) -> dict[str, str]:
     for name, block in measured.load(number, folder).items():
         asked = [tuple(plan[name].key(seed) for seed in block.seeds) for plan in (full, quick)]
         if block.keys not in asked:
-            reasons[name] = block.stale or "its settings have changed since"
+            reasons[name] = block.stale or measured.CHANGED
     return reasons
 
 
