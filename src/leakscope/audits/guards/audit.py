@@ -39,9 +39,10 @@ from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
-from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat
+from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat, told_to
 from leakscope.guards.inf2guard import check_column
 from leakscope.guards.preparation import GRID, Preparation
+from leakscope.guards.repaired import tell_secret
 from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.results.cell import Table
@@ -141,6 +142,7 @@ class GuardAudit:
                 f"{train.name}: a guard needs records of numbers, got {train.x.dtype}; embed words first."
             )
         check_task(self.guard, train)
+        train, test, public = (self._tell(part) for part in (train, test, public))
         for own in hidden_by(self.guard):
             check_column(train, own.column)
         _, public = self._references(public, seed)
@@ -166,6 +168,7 @@ class GuardAudit:
         say how they are prepared: that is kept with the encoder, so that what is judged is what is saved.
         ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files;
         ``person`` is the private column that says whose a record is."""
+        train, test, public = (self._tell(part) for part in (train, test, public))
         preparation = Preparation.learned(train, grid=self.grid, fewest=self.fewest, person=person)
         parts = [preparation.apply(part) for part in (train, test, public)]
         train, test, public = (part.in_units(train) if part.x.dim() == 2 else part for part in parts)
@@ -192,7 +195,13 @@ class GuardAudit:
             seconds=Seconds(guard=round(guarded.seconds, 2), plain=self._plain(guarded, train, seed)),
             pictures=tuple(drawn),
             tuned=encoder.about.get("tuned"),
+            told=told_to(self.guard),
         )
+
+    def _tell(self, data: Dataset) -> Dataset:
+        """The records as the guard takes them: with the secret among the inputs, if it must be told it."""
+        column = told_to(self.guard)
+        return data if column is None else tell_secret(data, column)
 
     @property
     def _own(self) -> bool:

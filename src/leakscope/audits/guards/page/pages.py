@@ -93,6 +93,12 @@ class GuardSetting(Runs[GuardsFound]):
         )
 
     @property
+    def told(self) -> str:
+        """What whoever encodes must know, where the encoder takes more than others do."""
+        column = self.founds[0].told if self.founds else None
+        return f"Whoever encodes by it must know {column} of each record" if column else ""
+
+    @property
     def seconds(self) -> tuple[float, float] | None:
         """Of training, with the guard and without, where both were measured."""
         guarded, plain = ([getattr(one.seconds, name) for one in self.founds] for name in ("guard", "plain"))
