@@ -25,6 +25,7 @@ from leakscope.core.dataset import joined
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
+from leakscope.data import tabled
 from leakscope.guards.hidden import Hidden, hidden_by
 from leakscope.guards.keys import Key
 from leakscope.results.kind import World
@@ -158,6 +159,27 @@ def test_every_secret_that_can_be_typed_becomes_a_plan(against):
     audit = construct(cell.game, "audit")
     assert [(one.secret, one.column) for one in audit.asked] == [(against, column)]
     assert len(audit.estimators) == (2 if against == "attribute" else 0)
+
+
+def test_several_secrets_become_one_guard_that_is_tried_for_each():
+    first, other = typed(secret=["sex", "race"], lams=[0.5], beside=["DPEncoder"]).cell
+    guard, beside = (construct(cell.game, "audit") for cell in (first, other))
+    assert [(one.column, one.lam) for one in guard.asked] == [("sex", 0.5), ("race", 0.5)]
+    assert [one.column for one in beside.asked] == ["sex", "race"]
+    assert first.data["without"] == ["sex", "race"]
+    assert KIND.ask(other).secrets == KIND.ask(first).secrets == ("sex", "race")
+    refuses(ArgumentError, "every column once", typed, secret=["sex", "sex"])
+    refuses(
+        ArgumentError, "can be repeated for attributes", typed, secret=["sex", "race"], against="property"
+    )
+
+
+def test_a_number_is_guarded_as_a_number_and_asked_in_ranges():
+    (cell,) = typed(secret="age").cell
+    records = tabled(cell.data)
+    assert records.ordered == {"age"}
+    assert not records.has("age")
+    assert len(records.numbers["age"].unique()) > len(records.value_names("age")) == 5
 
 
 def test_guards_beside_it_have_its_encoder_epochs_and_column():

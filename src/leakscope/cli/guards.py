@@ -26,6 +26,7 @@ def guard(**given: Any) -> None:
 
     \b
     leakscope guard adult --secret sex
+    leakscope guard adult --secret sex --secret race
     leakscope guard adult --lambda 0 --lambda 0.5 --lambda 0.75 --lambda 1
     leakscope guard location30 --against membership --loss prior --beside Distilled
     """

@@ -24,7 +24,7 @@ def request_guard(
     data: Any,
     *,
     label: str | None,
-    secret: str | None,
+    secret: str | Sequence[str] | None,
     against: str,
     person: str | None = None,
     drop: Sequence[str],
@@ -47,10 +47,15 @@ def request_guard(
 ) -> tuple[Table, Dataset | None]:
     """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked, and the
     records where they are in memory only."""
-    if against not in COLUMNED and secret is not None:
+    hidden = [secret] if isinstance(secret, str) else list(secret or ())
+    if against not in COLUMNED and hidden:
         raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
-    column = secret or SECRETS.get(stem(data)) if against in COLUMNED else None
-    hidden = [column] if column else []
+    if against != "attribute" and len(hidden) > 1:
+        raise ArgumentError(f"--secret can be repeated for attributes, got {len(hidden)} against {against}.")
+    if len(set(hidden)) < len(hidden):
+        raise ArgumentError(f"--secret must name every column once, got {', '.join(hidden)}.")
+    if against in COLUMNED and not hidden:
+        hidden = [SECRETS[stem(data)]] if stem(data) in SECRETS else []
     table, records, held = open_data(
         data,
         label=label,
@@ -63,30 +68,32 @@ def request_guard(
         needed=against in COLUMNED,
     )
     if against in COLUMNED:
-        if column is None:
+        if not hidden:
             there = ", ".join(records.private) or "none"
             raise ArgumentError(f"--secret is missing; {stem(data)} has: {there}.")
-        present([column], list(records.private), records, "private column")
-        if against == "attribute" and records.has(column):
-            table = table | {"without": [*table.get("without", ()), column]}
+        present(hidden, list(records.private), records, "private column")
+        gone = [column for column in hidden if against == "attribute" and records.has(column)]
+        table = table | ({"without": [*table.get("without", ()), *gone]} if gone else {})
     if len(set(beside)) < len(beside):
         raise ArgumentError(f"--beside must name every guard once, got {', '.join(beside)}.")
     if equal and not beside:
         raise ArgumentError(f"--equal {equal} is for guards --beside, and there are none; name one.")
     guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
-    guard |= {"column": column} if column else {}
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
     guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
     more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
     games: list[tuple[str, Table]] = []
     for i, lam in enumerate(lams):
-        game: Table = {"guard": guard | {"lam": float(lam)}, "estimators": [], "mapped": 0}
+        game: Table = {"guard": _of_all(guard | {"lam": float(lam)}, hidden), "estimators": [], "mapped": 0}
         if against == "attribute":
             game |= {"estimators": list(ESTIMATORS), "mapped": MAPPED if i == len(lams) - 1 else 0}
         games.append((f"lambda {lam:g}", game | {"baselines": i == 0}))
-    asked = {"secret": against} | ({"column": column} if column else {}) | {"baselines": False}
+    asked: Table = {"secret": against, "baselines": False}
+    asked |= {"column": hidden[0]} if hidden else {}
+    asked |= {"also": hidden[1:]} if hidden[1:] else {}
     for text in beside:
-        other, like = _other(text, guard), guard | {"lam": float(lams[-1])}
+        other = _other(text, guard | ({"column": hidden[0]} if hidden else {}))
+        like = _of_all(guard | {"lam": float(lams[-1])}, hidden)
         tuned = {"name": "Tuned", "guard": other, "like": like, "to": equal} if equal else other
         games.append((text, {"guard": tuned} | asked))
     third = len(records) // 3  # for the guard, and for the adversary
@@ -105,6 +112,13 @@ def request_guard(
         ],
     }
     return document, held
+
+
+def _of_all(guard: Table, columns: Sequence[str]) -> Table:
+    """The guard of a column, or of several together, which weigh alike."""
+    if len(columns) < 2:
+        return guard | ({"column": columns[0]} if columns else {})
+    return {"name": "Guards", "guards": [guard | {"column": column} for column in columns]}
 
 
 def name_encoders(lams: Sequence[float], beside: Sequence[str]) -> list[str]:

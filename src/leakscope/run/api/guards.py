@@ -24,7 +24,7 @@ def guard(
     data: Data = "adult",
     *,
     label: options.Label = None,
-    secret: options.Secret = None,
+    secret: options.Secrets = None,
     against: Annotated[
         str,
         options.option(

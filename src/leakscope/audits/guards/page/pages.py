@@ -47,7 +47,8 @@ class GuardSetting(Runs[GuardsFound]):
 
     @property
     def lam(self) -> float | None:
-        planned = self.guard.get("lam")
+        parts = self.guard.get("guards") or [self.guard]
+        planned = parts[0].get("lam")
         if self.founds:
             return self.founds[0].lam
         return planned if isinstance(planned, int | float) else None
