@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -113,6 +114,22 @@ def test_it_is_saved_loaded_and_exported_like_others(saved, tmp_path):
     assert float((program(told.x, draws) - encoder(told.x, draws)).abs().max()) <= 1e-6
     frame = to_frame(told)
     assert torch.allclose(again(frame, draws), encoder(told.x, draws), atol=1e-5)
+
+
+def test_onnx_says_the_same_to_a_millionth_and_no_number_of_a_group_that_was_never_seen(saved, tmp_path):
+    encoder, _, told = saved
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = export(encoder, tmp_path / "encoder.onnx")
+    session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    x, draws = told.x.clone(), torch.randn(len(told), 3, generator=seeded(3)).double()
+    x[5, -2:] = 0
+    names = [one.name for one in session.get_inputs()]
+    (found,) = session.run(None, dict(zip(names, (x.numpy(), draws.numpy()), strict=True)))
+    assert np.isnan(found[5]).all()
+    assert np.nanmax(np.abs(found - encoder(x, draws).numpy())) <= 1e-6
 
 
 def to_frame(told: Dataset):
