@@ -198,6 +198,19 @@ def test_guards_beside_it_have_its_encoder_epochs_and_column():
     assert names == ["encoder-0.5", "encoder-DPEncoder-1", "encoder-DPFE-2", "encoder-Unguarded-3"]
 
 
+def test_a_frontier_has_five_guards_and_four_baselines_and_one_of_its_kind_differs_in_what_is_typed():
+    settings = {"loss": "ridge", "epochs": 3, "perturbation": "gaussian", "scale": 0.5, "normed": True}
+    first, *others = typed(settings=settings, lams=[0.75], frontier=True).cell
+    guard, mmd, *rest = (construct(cell.game["guard"], "guard") for cell in (first, *others))
+    assert mmd == dataclasses.replace(guard, loss="mmd")
+    names = {type(one).__name__ for one in rest}
+    assert {"Inf2Guard", "LAFTR", "DPFE", "Repaired"} < names
+    assert {"DPEncoder", "Compressed", "LEACE", "INLP", "AdversarialTraining"} < names
+    (alone, *_) = typed(settings=settings, frontier=True, beside=["LEACE"]).cell[1:]
+    assert alone.id == "LEACE"
+    refuses(ArgumentError, "for --against attribute", typed, secret=None, against="membership", frontier=True)
+
+
 def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it():
     *_, first, second = typed(
         secret=None,
