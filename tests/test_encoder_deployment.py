@@ -124,10 +124,9 @@ def test_onnx_says_the_same_to_a_millionth_or_which_extra_it_needs(tmp_path):
     draws = encoder.draws(x, KEY)
     given = dict(zip((one.name for one in session.get_inputs()), (x.numpy(), draws.numpy()), strict=True))
     (found,) = session.run(None, given)
-    apart = np.abs(found - encoder(x, draws).numpy())
-    step = encoder.output_step * encoder.perturbation.scale
-    assert np.all((apart <= 1e-6) | (np.abs(apart - step) <= 1e-6))  # one step, where the last bit decides
-    assert float((apart > 1e-6).mean()) < 1e-3
+    # Both compute in float64 and differ by some 1e-12 before the grid: less than one number in 10^9 may cross
+    # a border of it, and these are 1,600.
+    assert float(np.abs(found - encoder(x, draws).numpy()).max()) <= 1e-6
 
 
 # scikit-learn

@@ -25,6 +25,7 @@ from leakscope.core.dataset import joined
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.rng import seeded
 from leakscope.core.tables import construct
+from leakscope.data import tabled
 from leakscope.guards.hidden import Hidden, hidden_by
 from leakscope.guards.keys import Key
 from leakscope.results.kind import World
@@ -160,6 +161,27 @@ def test_every_secret_that_can_be_typed_becomes_a_plan(against):
     assert len(audit.estimators) == (2 if against == "attribute" else 0)
 
 
+def test_several_secrets_become_one_guard_that_is_tried_for_each():
+    first, other = typed(secret=["sex", "race"], lams=[0.5], beside=["DPEncoder"]).cell
+    guard, beside = (construct(cell.game, "audit") for cell in (first, other))
+    assert [(one.column, one.lam) for one in guard.asked] == [("sex", 0.5), ("race", 0.5)]
+    assert [one.column for one in beside.asked] == ["sex", "race"]
+    assert first.data["without"] == ["sex", "race"]
+    assert KIND.ask(other).secrets == KIND.ask(first).secrets == ("sex", "race")
+    refuses(ArgumentError, "every column once", typed, secret=["sex", "sex"])
+    refuses(
+        ArgumentError, "can be repeated for attributes", typed, secret=["sex", "race"], against="property"
+    )
+
+
+def test_a_number_is_guarded_as_a_number_and_asked_in_ranges():
+    (cell,) = typed(secret="age").cell
+    records = tabled(cell.data)
+    assert records.ordered == {"age"}
+    assert not records.has("age")
+    assert len(records.numbers["age"].unique()) > len(records.value_names("age")) == 5
+
+
 def test_guards_beside_it_have_its_encoder_epochs_and_column():
     plan = typed(width=4, beside=["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
     first, *others = (construct(cell.game["guard"], "guard") for cell in plan.cell)
@@ -174,6 +196,19 @@ def test_guards_beside_it_have_its_encoder_epochs_and_column():
     assert all(cell.game["save"] is True for cell in plan.cell)
     names = name_encoders([0.5], ["DPEncoder:scale=2", "DPFE", "Unguarded:epochs=1"])
     assert names == ["encoder-0.5", "encoder-DPEncoder-1", "encoder-DPFE-2", "encoder-Unguarded-3"]
+
+
+def test_a_frontier_has_five_guards_and_four_baselines_and_one_of_its_kind_differs_in_what_is_typed():
+    settings = {"loss": "ridge", "epochs": 3, "perturbation": "gaussian", "scale": 0.5, "normed": True}
+    first, *others = typed(settings=settings, lams=[0.75], frontier=True).cell
+    guard, mmd, *rest = (construct(cell.game["guard"], "guard") for cell in (first, *others))
+    assert mmd == dataclasses.replace(guard, loss="mmd")
+    names = {type(one).__name__ for one in rest}
+    assert {"Inf2Guard", "LAFTR", "DPFE", "Repaired"} < names
+    assert {"DPEncoder", "Compressed", "LEACE", "INLP", "AdversarialTraining"} < names
+    (alone, *_) = typed(settings=settings, frontier=True, beside=["LEACE"]).cell[1:]
+    assert alone.id == "LEACE"
+    refuses(ArgumentError, "for --against attribute", typed, secret=None, against="membership", frontier=True)
 
 
 def test_a_guard_beside_it_guards_the_same_secret_and_can_be_tuned_to_it():

@@ -8,16 +8,20 @@ from dataclasses import replace
 from statistics import mean
 
 import pytest
+import tomli_w
 import torch
 from builders import refuses
 from guard_cells import GUARD, NOISE, TABLE, cell, fail, nobody, people, pictures, run
 from pydantic import ValidationError
 
+from leakscope.attacks.representations import Fisher
+from leakscope.audits.guards import evaluation
 from leakscope.audits.guards.found import Attacked, GuardsFound, RebuiltPicture
 from leakscope.audits.guards.kind import KIND
 from leakscope.audits.guards.page.measures import Scatter, judge
 from leakscope.audits.guards.page.pages import GuardPage, group_pages, read
 from leakscope.core.errors import LeakscopeError
+from leakscope.results import gate
 from leakscope.results.cell import Cell
 from leakscope.results.chapter import LEAKS
 from leakscope.results.kind import World, numbers
@@ -368,15 +372,39 @@ def test_guards_of_one_secret_share_a_page_and_secrets_have_pages_of_their_own(
     assert all(f'id="{anchor}"' in chapter.body for anchor in anchors)
 
 
-def test_one_encoder_against_several_secrets_is_judged_for_each():
+@pytest.fixture
+def one_attack(monkeypatch):
+    monkeypatch.setattr(evaluation, "choose_attacks", lambda *_: (Fisher(),))
+
+
+def test_one_encoder_against_several_secrets_is_judged_for_each(one_attack):
     guards = {"name": "Guards", "guards": [GUARD, GUARD | {"column": "v"}]}
-    result = run(cell(guards, sizes=FEW), people(600))
-    first, second = result.found.judged
-    assert (first.column, second.column) == ("u", "v")
+    result = run(cell(guards, sizes=SMALL), people(600))
+    first, second, both = result.found.judged
+    assert (first.column, second.column, both.column) == ("u", "v", "u and v")
     assert first.stale is not None
     assert second.stale is None  # the network is that of the first
-    assert {page.column for page in group_pages([result])} == {"u", "v"}
-    assert {n.secret for n in numbers(result)} == {"u", "v"}
+    assert both.values == ("no, a", "no, b", "no, c", "yes, a", "yes, b", "yes, c")
+    assert {page.column for page in group_pages([result])} == {"u", "v", "u and v"}
+    assert {n.secret for n in numbers(result)} == {"u", "v", "u and v"}
+    assert result.found.lam == 0.5
+
+
+def test_of_several_secrets_the_worst_decides(one_attack):
+    """A guard that hides one of two: no verdict and no gate may say that both are hidden."""
+    leaks = GUARD | {"column": "v", "lam": 0.0}
+    guards = {"name": "Guards", "guards": [leaks, GUARD]}
+    result = run(cell(guards, jointly=0), people())
+    assert [one.column for one in result.found.judged] == ["v", "u"]
+    chapter = KIND.tell([result])
+    assert [verdict.about.rpartition(" ")[2] for verdict in chapter.verdicts] == ["u", "v"]
+    assert chapter.verdicts[0].severity in ("severe", "substantial")
+    codes = {}
+    for secret in ("u", "v", "*"):
+        limit = {"secret": secret, "measure": "auroc", "at_most": 0.7, "attack": "any"}
+        codes[secret] = gate.judge(gate.parse(tomli_w.dumps({"limit": [limit]})), [result]).exit_code
+    assert (codes["u"], codes["*"]) == (1, 1)
+    assert codes["v"] != 1
 
 
 def test_no_guard_at_all_is_the_plainest_that_was_measured(whole, members):

@@ -12,7 +12,7 @@ from builders import refuses
 from guard_cells import people
 from sklearn.kernel_ridge import KernelRidge
 
-from leakscope import Inf2Guard, TableEncoder, seeded
+from leakscope import Column, Dataset, Inf2Guard, TableEncoder, seeded
 from leakscope.core.errors import ArgumentError
 from leakscope.guards import losses
 from leakscope.guards.batches import Seen, derangement
@@ -40,6 +40,39 @@ def test_it_is_what_scikit_learns_kernel_ridge_explains_of_the_batch():
     model = KernelRidge(alpha=len(r) * 0.02, kernel="precomputed").fit(kernel(r).numpy(), c.numpy())
     explained = float(c.numpy() @ model.predict(kernel(r).numpy())) / float(c.square().sum())
     assert float(ridge(r, codes, strength=0.02)) == pytest.approx(explained, rel=1e-9)
+
+
+def test_of_a_number_in_ranges_the_number_is_explained_beside_them():
+    r, codes = batch(values=3)
+    number = codes + torch.rand(len(codes), generator=seeded(4), dtype=torch.float64)
+    z = (number - number.mean()) / number.std(correction=0)
+    c = torch.cat([torch.nn.functional.one_hot(codes).double(), z[:, None]], dim=1)
+    c = (c - c.mean(0)).numpy()
+    model = KernelRidge(alpha=len(r) * 0.01, kernel="precomputed").fit(kernel(r).numpy(), c)
+    explained = float((c * model.predict(kernel(r).numpy())).sum() / np.square(c).sum())
+    assert float(ridge(r, codes, number=100 + 7 * number)) == pytest.approx(explained, rel=1e-9)
+    missing = number.clone()
+    missing[3] = torch.nan
+    assert math.isfinite(float(ridge(r, codes, number=missing)))
+
+
+def test_a_guard_of_ranges_loses_the_number_as_well():
+    """What is inside the ranges counts: an encoder that tells a number within its range is penalised."""
+    n = 64
+    number = torch.arange(n) / n
+    data = Dataset(
+        torch.randn(n, 3, generator=seeded(0)), torch.arange(n) % 2, {"age": (number * 2).long()},
+        columns=tuple(Column(name, i, i + 1) for i, name in enumerate(("a", "b", "age"))), ordered=frozenset({"age"}),
+    )  # fmt: skip
+    data = replace(data, x=torch.cat([data.x[:, :2], number[:, None]], dim=1)).without("age")
+    assert torch.equal(data.numbers["age"], number)
+    assert torch.equal(data.take(torch.tensor([5, 7])).numbers["age"], number[[5, 7]])
+    made = assembled((Inf2Guard("attribute", "age", loss="ridge"),), (1.0,), data, seeded(1), seeded(2))
+    inside = (4 * number % 2).float()[:, None]  # within each range, and between them not
+    (secret,) = made.protections
+    found = secret.penalty(Seen.of(data), inside, None, seeded(3))
+    without = secret.penalty(Seen.of(replace(data, numbers={})), inside, None, seeded(3))
+    assert float(found) > 2 * float(without)
 
 
 @pytest.mark.parametrize("values", [2, 3])

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from leakscope.guards.neighbours import NearestNeighbours
     from leakscope.guards.noise import Perturbation
     from leakscope.guards.plain import Unguarded
+    from leakscope.guards.repaired import Repaired
     from leakscope.guards.saved import load_encoder
     from leakscope.guards.tappfl import TAPPFL
     from leakscope.guards.transformer import GuardedEncoder
@@ -285,6 +286,7 @@ __all__ = [
     "RecordsAudit",
     "Release",
     "ReleaseLedger",
+    "Repaired",
     "RepresentationChannel",
     "ResNet18",
     "RowSpace",

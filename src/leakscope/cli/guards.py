@@ -26,14 +26,17 @@ def guard(**given: Any) -> None:
 
     \b
     leakscope guard adult --secret sex
+    leakscope guard adult --secret sex --secret race
+    leakscope guard adult --secret sex --frontier
     leakscope guard adult --lambda 0 --lambda 0.5 --lambda 0.75 --lambda 1
     leakscope guard location30 --against membership --loss prior --beside Distilled
     """
     from leakscope.audits.guards.request import name_encoders
 
-    given = {"lams": [0.0, 0.5], "beside": [], **given}
+    given = {"lams": [0.0, 0.5], **given}
     report = api.guard(**name_folder(given, "guard"))
-    terminal.copy_encoders(report, name_encoders(given["lams"], given["beside"]))
+    cells = list(dict.fromkeys(str(result.cell.id) for result in report.results))
+    terminal.copy_encoders(report, name_encoders(given["lams"], cells[len(given["lams"]) :]))
     terminal.tell(report)
 
 

@@ -138,6 +138,7 @@ DPFE            guard     guards.baselines           Task cross-entropy plus ``w
 LAFTR           guard     guards.baselines           Task cross-entropy plus ``gamma`` times what an adversary gains, every value counting alike.
 LEACE           guard     guards.erasure             The least change of a plain representation after which no linear attacker finds the secret.
 INLP            guard     guards.erasure             Iterative null-space projection (Ravfogel et al., ACL 2020) of a plain representation.
+Repaired        guard     guards.repaired            Plain representations, moved group by group to one distribution: whoever encodes must know the secret.
 DPSGDGuard      guard     guards.dpsgd_guard         Encoder and head trained by DP-SGD: per-record clipping, noise and accounting are Opacus' own.
 AdvReg          guard     guards.membership_baselines Adversarial regularisation (Nasr et al., 2018): CE + ``alpha`` (mean D(f(x), y) - .5) over members.
 NeuGuard        guard     guards.membership_baselines NeuGuard (Xu et al., 2022): CE + ``alpha`` times imbalance of neurons + ``beta`` times output variance.

@@ -32,7 +32,8 @@ class Dataset:
     ``values`` names the codes of the label and of the private columns, for people to read. ``scaling`` tells
     records that were standardised by others apart. ``fates`` says what became of every column of the table
     that the records come from. ``unit`` are the mean and the deviation that a numeric label was standardised
-    by, ``ordered`` the private columns whose codes are ranges of a number.
+    by, ``ordered`` the private columns whose codes are ranges of a number, and ``numbers`` (n,) those of them
+    that were taken out of ``x``, as they were there.
     """
 
     x: Tensor
@@ -47,9 +48,10 @@ class Dataset:
     fates: tuple[Fate, ...] = ()
     unit: tuple[float, float] = (0.0, 1.0)
     ordered: frozenset[str] = frozenset()
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, column in {self.label: self.y, **self.private}.items():
+        for name, column in {self.label: self.y, **self.private, **self.numbers}.items():
             if len(column) != len(self.x):
                 raise DataError(
                     f"{self.name}: column {name!r} has {len(column)} rows where x has {len(self.x)}."
@@ -148,7 +150,8 @@ class Dataset:
 
     def take(self, rows: Tensor) -> Dataset:
         private = {name: codes[rows] for name, codes in self.private.items()}
-        return replace(self, x=self.x[rows], y=self.y[rows], private=private)
+        numbers = {name: values[rows] for name, values in self.numbers.items()}
+        return replace(self, x=self.x[rows], y=self.y[rows], private=private, numbers=numbers)
 
     def distinct(self) -> Dataset:
         """The records without repetitions, the first of equal ones kept."""
@@ -162,7 +165,8 @@ class Dataset:
         return self.take((counts[codes] >= least).nonzero()[:, 0])
 
     def without(self, *names: str) -> Dataset:
-        """The same records with these columns taken out of ``x``; as private columns they stay."""
+        """The same records with these columns taken out of ``x``; as private columns they stay, and so do the
+        numbers of those that are ranges."""
         gone = {int(i) for i in self.positions(*names)}
         kept = [i for i in range(self.x.shape[1]) if i not in gone]
         if not kept:
@@ -173,7 +177,13 @@ class Dataset:
                 width = column.stop - column.start
                 columns.append(replace(column, start=start, stop=start + width))
                 start += width
-        return replace(self, x=self.x[:, kept], columns=tuple(columns))
+        gone_numbers = {
+            one.name: self.x[:, one.start]
+            for one in self.columns
+            if one.name in names and one.name in self.ordered and not one.values
+        }
+        numbers = {**self.numbers, **gone_numbers}
+        return replace(self, x=self.x[:, kept], columns=tuple(columns), numbers=numbers)
 
     def completed(self, by: Dataset) -> Dataset:
         """These records with the medians and the frequent codes of others, where they need any."""
@@ -272,8 +282,9 @@ def joined(parts: Sequence[Dataset]) -> Dataset:
     """All records in one, under the name of the first."""
     first = parts[0]
     private = {name: torch.cat([part.private[name] for part in parts]) for name in first.private}
+    numbers = {name: torch.cat([part.numbers[name] for part in parts]) for name in first.numbers}
     x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
-    return replace(first, x=x, y=y, private=private)
+    return replace(first, x=x, y=y, private=private, numbers=numbers)
 
 
 def _shuffled(n: int, rng: torch.Generator) -> Tensor:

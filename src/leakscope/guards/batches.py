@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -22,8 +22,8 @@ LEAST = 4  # records that are held at least
 class Seen:
     """Records (n, ...): the first ``own`` are the data's, the rest reference non-members.
 
-    ``private`` are the own records' codes; ``subset`` (own,) numbers the subset that each stands in, and
-    ``shares`` (s,) are the codes of the subsets' shares.
+    ``private`` are the own records' codes, ``numbers`` the numbers of those that are ranges; ``subset``
+    (own,) numbers the subset that each stands in, and ``shares`` (s,) are the codes of the subsets' shares.
     """
 
     x: Tensor
@@ -32,10 +32,11 @@ class Seen:
     own: int
     subset: Tensor | None = None
     shares: Tensor | None = None
+    numbers: Mapping[str, Tensor] = field(default_factory=dict)
 
     @staticmethod
     def of(data: Dataset) -> Seen:
-        return Seen(data.x, data.y, data.private, len(data))
+        return Seen(data.x, data.y, data.private, len(data), numbers=data.numbers)
 
     def beside(self, others: Dataset) -> Seen:
         return replace(self, x=torch.cat([self.x, others.x]), y=torch.cat([self.y, others.y]))

@@ -113,6 +113,7 @@ class Encoder(nn.Module):
         x = self._tensor(records)
         if draws is not None:
             return self._released(x, draws)
+        self._check_groups(x)
         if not self.perturbation.silent and rng is None and key is None:
             raise ArgumentError(
                 "this encoder adds noise and needs key, a Key that you keep to yourself and give in every "
@@ -133,6 +134,18 @@ class Encoder(nn.Module):
                 f"records must have the shape {shape} of this encoder, got {tuple(x.shape[1:])}."
             )
         return x
+
+    def _check_groups(self, x: Tensor) -> None:
+        """Refuse records without the group by which their representations are repaired."""
+        groups = getattr(self.network, "groups", None)
+        unknown = (groups(x).sum(1) != 1).nonzero()[:, 0] if groups is not None else x[:0]
+        if len(unknown):
+            column = self.about.get("told", "the secret")
+            raise DataError(
+                f"this encoder must be told {column!r} of every record, a value that it was trained on, and "
+                f"{len(unknown):,} have none, such as record {int(unknown[0]) + 1}; give it, or leave those "
+                f"records out."
+            )
 
     def read(self, frame: pd.DataFrame) -> Tensor:
         """The rows of a table (n, inputs) as this encoder's columns have them, before they are scaled."""

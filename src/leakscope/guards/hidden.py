@@ -44,7 +44,8 @@ class Strength:
 
 class Guard(Protocol):
     """What trains an encoder; ``others`` are reference non-members. One that hides a secret of its own says
-    so by a method ``hides() -> tuple[Hidden, ...]``, one that can be tuned by a ``strength``."""
+    so by a method ``hides() -> tuple[Hidden, ...]``, one that can be tuned by a ``strength``, one whose
+    encoder must be told a secret of each record by ``told``, its column."""
 
     def __call__(
         self,
@@ -117,4 +118,10 @@ def check_task(guard: object, data: Dataset) -> None:
 def strength_of(guard: object) -> Strength | None:
     """The strength that a guard says it has, by an attribute ``strength``."""
     own: Strength | None = getattr(guard, "strength", None)
+    return own
+
+
+def told_to(guard: object) -> str | None:
+    """The column that a guard says its encoder must be told of each record, by an attribute ``told``."""
+    own: str | None = getattr(guard, "told", None)
     return own

@@ -169,8 +169,8 @@ class Guards(TimedGuard):
         return f"Guards({', '.join(inner)})"
 
     def hides(self) -> tuple[Hidden, ...]:
-        """The secret of each; several have no weight in common."""
-        return tuple(replace(own, lam=None) for one in self.guards for own in one.hides())
+        """The secret of each, all by the lam of the first."""
+        return tuple(replace(own, lam=self.guards[0].lam) for one in self.guards for own in one.hides())
 
     def train(self, lesson: Lesson) -> Guarded:
         """The privacy network is that of the first secret."""

@@ -50,17 +50,20 @@ def against_critic(loss: str, joint: Tensor, product: Tensor) -> Tensor:
     return value.clamp(min=-2 * math.log(2)) if loss == "clip" else value
 
 
-def distance(loss: str, r: Tensor, codes: Tensor) -> Tensor:
+def distance(loss: str, r: Tensor, codes: Tensor, number: Tensor | None = None) -> Tensor:
+    """Between the groups of the codes; a ridge adversary tells the ``number`` too whose ranges they are."""
     if loss == "ridge":
-        return SHARE * ridge(r, codes)
+        return SHARE * ridge(r, codes, number=number)
     return mmd(r, codes) if loss == "mmd" else mean_distance(r, codes)
 
 
-def distance_given(loss: str, r: Tensor, codes: Tensor, given: Tensor) -> Tensor:
+def distance_given(
+    loss: str, r: Tensor, codes: Tensor, given: Tensor, number: Tensor | None = None
+) -> Tensor:
     """The same among the records of each of the codes ``given``, its mean over the records: what is there
     beyond what those codes tell."""
     if loss == "ridge":
-        return SHARE * ridge(r, codes, given)
+        return SHARE * ridge(r, codes, given, number=number)
     parts = [(given == code).nonzero()[:, 0] for code in given.unique()]
     terms = [len(rows) / len(codes) * distance(loss, r[rows], codes[rows]) for rows in parts]
     return torch.stack(terms).sum()

@@ -6,7 +6,7 @@ the net finds in records that nobody was trained on is ``watched``: its loss, an
 least (0: nothing found).
 
 A sight is what of a step a net sees: ``pairs`` are its inputs and what it has to tell, ``groups`` what a
-distance between groups is taken of, and the groups' codes.
+distance between groups is taken of, and the groups' codes; ``number`` the number whose ranges the codes are.
 """
 
 from __future__ import annotations
@@ -71,15 +71,16 @@ class Told:
 
     def _distance(self, seen: Seen, r: Tensor, head: nn.Module | None, compared: int | None = None) -> Tensor:
         shown, codes = self.sight.groups(seen, r, head)
-        y = seen.y[: len(codes)]
+        y, number = seen.y[: len(codes)], self.sight.number(seen)
         if compared is not None and compared < len(codes):  # from all over: others stand after members
             rows = torch.arange(compared) * len(codes) // compared
             shown, codes, y = shown[rows], codes[rows], y[rows]
+            number = None if number is None else number[rows]
         terms = []
         if self.given < 1:
-            terms.append((1 - self.given) * distance(self.loss, shown, codes))
+            terms.append((1 - self.given) * distance(self.loss, shown, codes, number))
         if self.given > 0:
-            terms.append(self.given * distance_given(self.loss, shown, codes, codes_of(y)))
+            terms.append(self.given * distance_given(self.loss, shown, codes, codes_of(y), number))
         return torch.stack(terms).sum()
 
 
@@ -89,6 +90,13 @@ def codes_of(y: Tensor) -> Tensor:
         return y
     ranks = y.flatten().argsort().argsort()
     return ranks * 4 // len(ranks)
+
+
+class _Named:
+    """A secret that is no number."""
+
+    def number(self, seen: Seen) -> Tensor | None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -102,9 +110,13 @@ class OfRecords:
 
     groups = pairs
 
+    def number(self, seen: Seen) -> Tensor | None:
+        """The attribute itself, where its codes are ranges of a number."""
+        return seen.numbers.get(self.column)
+
 
 @dataclass(frozen=True)
-class OfSubsets:
+class OfSubsets(_Named):
     """The share of a value among the records of a subset, from their aggregate. A distance is between the
     records with that value and those without: it is through them that an aggregate depends on the share."""
 
@@ -122,7 +134,7 @@ class OfSubsets:
 
 
 @dataclass(frozen=True)
-class OfMembers:
+class OfMembers(_Named):
     """Membership, from the representation alone, as the papers' code has it, or (``label_aware``) from
     representation, label, the head's logits and its loss: the adversary A(f(x), y) that paper 003 defines.
     """

@@ -19,6 +19,7 @@ def ridge(
     codes: Tensor,
     given: Tensor | None = None,
     *,
+    number: Tensor | None = None,
     widths: tuple[float, ...] = WIDTHS,
     strength: float = RIDGE,
 ) -> Tensor:
@@ -27,8 +28,12 @@ def ridge(
     c (n, values) is the secret's one-hot, centred, and K the mean of Gaussian kernels of r of several widths,
     in units of the batch's own root mean squared distance, which is not differentiated. It is the best that
     any smooth function of r can do, with nothing to train. ``given`` (n,): what is explained beyond these
-    codes: c is centred within each of them, and records of different codes do not see each other."""
+    codes: c is centred within each of them, and records of different codes do not see each other. Where the
+    codes are ranges of a ``number`` (n,), it stands beside them in c, in units of its deviation."""
     wanted = F.one_hot(codes).to(r.dtype)
+    if number is not None:
+        z = (number - number.nanmean()).nan_to_num().to(r.dtype)
+        wanted = torch.cat([wanted, (z / z.std(correction=0).clamp(min=1e-12))[:, None]], dim=1)
     if given is None:
         c = wanted - wanted.mean(0)
     else:

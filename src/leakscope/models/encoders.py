@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, require
 from leakscope.models.layers import MOST_LAYERS, image_shape, perceptron
+from leakscope.models.repair import RepairedEncoder
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class ImageEncoder:
 
 
 Architecture = TableEncoder | ImageEncoder
-ENCODERS: Mapping[str, type[TableEncoder] | type[ImageEncoder]] = MappingProxyType(
-    {"TableEncoder": TableEncoder, "ImageEncoder": ImageEncoder}
+ENCODERS: Mapping[str, type[Architecture] | type[RepairedEncoder]] = MappingProxyType(
+    {"TableEncoder": TableEncoder, "ImageEncoder": ImageEncoder, "RepairedEncoder": RepairedEncoder}
 )
 
 
@@ -84,13 +85,13 @@ class _Headless(nn.Sequential):
         return x.new_zeros(len(x), self.outputs)
 
 
-def described(encoder: Architecture) -> dict[str, Any]:
+def described(encoder: Architecture | RepairedEncoder) -> dict[str, Any]:
     """The encoder as a table with a name, as plans have them."""
     fields = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(encoder).items()}
     return {"name": type(encoder).__name__, **fields}
 
 
-def from_description(table: Mapping[str, Any]) -> Architecture:
+def from_description(table: Mapping[str, Any]) -> Architecture | RepairedEncoder:
     name = str(table.get("name"))
     if name not in ENCODERS:
         raise DataError(f"an encoder must be one of {', '.join(ENCODERS)}, got {name!r}.")

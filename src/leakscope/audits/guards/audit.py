@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,9 +40,10 @@ from leakscope.core.tables import construct
 from leakscope.guards.batches import Aggregate
 from leakscope.guards.encoder import Encoder, Guarded
 from leakscope.guards.estimators import bounds_below
-from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat
+from leakscope.guards.hidden import Guard, Hidden, Secret, check_task, hidden_by, repeat, told_to
 from leakscope.guards.inf2guard import check_column
 from leakscope.guards.preparation import GRID, Preparation
+from leakscope.guards.repaired import tell_secret
 from leakscope.guards.trainer import Progress
 from leakscope.measures.pictures import pair
 from leakscope.results.cell import Table
@@ -66,7 +68,8 @@ class GuardAudit:
     deviation), and of a value that fewer than ``fewest`` training records have nothing is saved
     (`Preparation`). ``shown`` puts so many records and what was rebuilt of them, which are private, into the
     results. ``rows``: what is told of an attribute by whoever holds the label, more releases, those of a
-    second encoder that is trained alike, or the key.
+    second encoder that is trained alike, or the key. ``also`` are further columns that are tried like
+    ``column``. Several attributes are tried as one too, if they have at most ``jointly`` values together.
     """
 
     guard: Guard
@@ -89,6 +92,8 @@ class GuardAudit:
     rows: bool = True
     grid: float = GRID
     fewest: int = FEW
+    also: tuple[str, ...] = ()
+    jointly: int = 20
 
     kind = "guard"
 
@@ -124,7 +129,13 @@ class GuardAudit:
         if self.secret is None:
             return own
         alone = own[0] if len(own) == 1 else Hidden(self.secret)
-        return (replace(alone, secret=self.secret, column=self.column),)
+        return tuple(replace(alone, secret=self.secret, column=one) for one in (self.column, *self.also))
+
+    @property
+    def together(self) -> tuple[str, ...]:
+        """The attributes that are tried as one, where they are several."""
+        columns = tuple(str(one.column) for one in self.asked if one.secret == "attribute")
+        return columns if len(columns) > 1 and self.jointly else ()
 
     def trials(
         self, train: Dataset, test: Dataset, public: Dataset, *, trials: int, rehearsals: int, seed: int
@@ -141,6 +152,7 @@ class GuardAudit:
                 f"{train.name}: a guard needs records of numbers, got {train.x.dtype}; embed words first."
             )
         check_task(self.guard, train)
+        train, test, public = (self._tell(part) for part in (train, test, public))
         for own in hidden_by(self.guard):
             check_column(train, own.column)
         _, public = self._references(public, seed)
@@ -166,6 +178,7 @@ class GuardAudit:
         say how they are prepared: that is kept with the encoder, so that what is judged is what is saved.
         ``progress`` is told of every epoch of the guard's training, ``keep`` is given the encoder's files;
         ``person`` is the private column that says whose a record is."""
+        train, test, public = (self._tell(part) for part in (train, test, public))
         preparation = Preparation.learned(train, grid=self.grid, fewest=self.fewest, person=person)
         parts = [preparation.apply(part) for part in (train, test, public)]
         train, test, public = (part.in_units(train) if part.x.dim() == 2 else part for part in parts)
@@ -184,6 +197,7 @@ class GuardAudit:
             )
             for i, (trial, one) in enumerate(zip(tried, self.asked, strict=True))
         )
+        judged += tuple(self._judge_together(replace(guarded, privacy=None), tried))
         own = hidden_by(self.guard)
         return GuardsFound(
             judged=judged,
@@ -192,7 +206,13 @@ class GuardAudit:
             seconds=Seconds(guard=round(guarded.seconds, 2), plain=self._plain(guarded, train, seed)),
             pictures=tuple(drawn),
             tuned=encoder.about.get("tuned"),
+            told=told_to(self.guard),
         )
+
+    def _tell(self, data: Dataset) -> Dataset:
+        """The records as the guard takes them: with the secret among the inputs, if it must be told it."""
+        column = told_to(self.guard)
+        return data if column is None else tell_secret(data, column)
 
     @property
     def _own(self) -> bool:
@@ -265,6 +285,18 @@ class GuardAudit:
         }
         return found.model_copy(update=more)
 
+    def _judge_together(self, guarded: Guarded, trials: Sequence[Trial]) -> Iterator[Judged]:
+        """Several attributes as one secret, by attacks on one release."""
+        alone = next((one for one in trials if one.secret == "attribute"), None)
+        names = self.together
+        if alone is None or not names:
+            return
+        values = math.prod(len(alone.train.value_names(name)) for name in names)
+        if values <= self.jointly:
+            parts = (join_secrets(part, names) for part in (alone.train, alone.test, alone.public))
+            trial = Trial(*parts, "attribute", " and ".join(names), **alone.played)
+            yield evaluated(guarded, trial, baselines=False, near=0, queries=self.queries)
+
     def _estimate_information(self, encoder: Encoder, trial: Trial) -> dict[str, Information]:
         if trial.secret != "attribute":
             return {}
@@ -305,11 +337,23 @@ class GuardAudit:
         return round(time.perf_counter() - begun, 2)
 
 
+def join_secrets(data: Dataset, names: Sequence[str]) -> Dataset:
+    """The records with several private columns as one more: each combination of their values is a value."""
+    codes, words = torch.zeros(len(data), dtype=torch.long), [""]
+    for name in names:
+        own = data.value_names(name)
+        codes = codes * len(own) + data.secret(name)
+        words = [f"{before}, {value}".removeprefix(", ") for before in words for value in own]
+    title = " and ".join(names)
+    return replace(data, private={**data.private, title: codes}, values={**data.values, title: tuple(words)})
+
+
 def list_secrets(game: Table) -> list[tuple[str, str | None]]:
     """Each secret and its column; none where the guard is not there to say it, such as one of a module that
     is not trusted here."""
     if game.get("secret"):
-        return [(str(game["secret"]), game.get("column"))]
+        columns = (game.get("column"), *game.get("also", ()))
+        return [(str(game["secret"]), column) for column in columns]
     try:
         hidden: tuple[Hidden, ...] = hidden_by(construct(game.get("guard") or {}, "guard"))
     except LeakscopeError:

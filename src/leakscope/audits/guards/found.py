@@ -212,7 +212,7 @@ class Tuning(FrozenModel):
 
 class GuardsFound(FrozenModel):
     """An audit of a guard; ``judged`` holds one entry for each secret. ``history`` is what was seen in each
-    epoch of the guard's training."""
+    epoch of the guard's training. ``told`` is the column that whoever encodes must know of each record."""
 
     judged: tuple[Judged, ...]
     lam: float | None = None
@@ -220,6 +220,7 @@ class GuardsFound(FrozenModel):
     seconds: Seconds
     pictures: tuple[RebuiltPicture, ...] = ()
     tuned: Tuning | None = None
+    told: str | None = None
 
     @property
     def narrow(self) -> tuple[str, ...]:

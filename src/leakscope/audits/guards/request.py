@@ -18,13 +18,18 @@ ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
 COLUMNED = ("attribute", "property")  # secrets that are a column's
 PICTURES = 6  # records that are shown, with what was rebuilt of them
 MAPPED = 300  # records of a map of representations
+FRONTIER = (  # what a guard of an attribute is drawn with, if all of it is asked for
+    "Inf2Guard:loss='mmd'", "Inf2Guard:loss='prior'", "LAFTR", "DPFE", "Repaired",
+    "AdversarialTraining", "DPEncoder", "Compressed", "LEACE", "INLP",
+)  # fmt: skip
+FLAT = ("Repaired", "LEACE", "INLP")  # for tables only
 
 
 def request_guard(
     data: Any,
     *,
     label: str | None,
-    secret: str | None,
+    secret: str | Sequence[str] | None,
     against: str,
     person: str | None = None,
     drop: Sequence[str],
@@ -44,13 +49,19 @@ def request_guard(
     shown: bool = False,
     beside: Sequence[str] = (),
     equal: str | None = None,
+    frontier: bool = False,
 ) -> tuple[Table, Dataset | None]:
     """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked, and the
-    records where they are in memory only."""
-    if against not in COLUMNED and secret is not None:
+    records where they are in memory only. ``frontier``: the usual guards and baselines stand beside it."""
+    hidden = [secret] if isinstance(secret, str) else list(secret or ())
+    if against not in COLUMNED and hidden:
         raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
-    column = secret or SECRETS.get(stem(data)) if against in COLUMNED else None
-    hidden = [column] if column else []
+    if against != "attribute" and len(hidden) > 1:
+        raise ArgumentError(f"--secret can be repeated for attributes, got {len(hidden)} against {against}.")
+    if len(set(hidden)) < len(hidden):
+        raise ArgumentError(f"--secret must name every column once, got {', '.join(hidden)}.")
+    if against in COLUMNED and not hidden:
+        hidden = [SECRETS[stem(data)]] if stem(data) in SECRETS else []
     table, records, held = open_data(
         data,
         label=label,
@@ -63,30 +74,33 @@ def request_guard(
         needed=against in COLUMNED,
     )
     if against in COLUMNED:
-        if column is None:
+        if not hidden:
             there = ", ".join(records.private) or "none"
             raise ArgumentError(f"--secret is missing; {stem(data)} has: {there}.")
-        present([column], list(records.private), records, "private column")
-        if against == "attribute" and records.has(column):
-            table = table | {"without": [*table.get("without", ()), column]}
+        present(hidden, list(records.private), records, "private column")
+        gone = [column for column in hidden if against == "attribute" and records.has(column)]
+        table = table | ({"without": [*table.get("without", ()), *gone]} if gone else {})
+    beside = name_beside(beside, frontier=frontier, against=against, tables=records.x.dim() == 2)
     if len(set(beside)) < len(beside):
         raise ArgumentError(f"--beside must name every guard once, got {', '.join(beside)}.")
     if equal and not beside:
         raise ArgumentError(f"--equal {equal} is for guards --beside, and there are none; name one.")
     guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
-    guard |= {"column": column} if column else {}
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
     guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
     more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
     games: list[tuple[str, Table]] = []
     for i, lam in enumerate(lams):
-        game: Table = {"guard": guard | {"lam": float(lam)}, "estimators": [], "mapped": 0}
+        game: Table = {"guard": _of_all(guard | {"lam": float(lam)}, hidden), "estimators": [], "mapped": 0}
         if against == "attribute":
             game |= {"estimators": list(ESTIMATORS), "mapped": MAPPED if i == len(lams) - 1 else 0}
         games.append((f"lambda {lam:g}", game | {"baselines": i == 0}))
-    asked = {"secret": against} | ({"column": column} if column else {}) | {"baselines": False}
+    asked: Table = {"secret": against, "baselines": False}
+    asked |= {"column": hidden[0]} if hidden else {}
+    asked |= {"also": hidden[1:]} if hidden[1:] else {}
     for text in beside:
-        other, like = _other(text, guard), guard | {"lam": float(lams[-1])}
+        other = _other(text, guard | {"lam": float(lams[-1])} | ({"column": hidden[0]} if hidden else {}))
+        like = _of_all(guard | {"lam": float(lams[-1])}, hidden)
         tuned = {"name": "Tuned", "guard": other, "like": like, "to": equal} if equal else other
         games.append((text, {"guard": tuned} | asked))
     third = len(records) // 3  # for the guard, and for the adversary
@@ -107,6 +121,21 @@ def request_guard(
     return document, held
 
 
+def _of_all(guard: Table, columns: Sequence[str]) -> Table:
+    """The guard of a column, or of several together, which weigh alike."""
+    if len(columns) < 2:
+        return guard | ({"column": columns[0]} if columns else {})
+    return {"name": "Guards", "guards": [guard | {"column": column} for column in columns]}
+
+
+def name_beside(beside: Sequence[str], *, frontier: bool, against: str, tables: bool) -> list[str]:
+    """The guards that stand beside one, as they are typed."""
+    if frontier and against != "attribute":
+        raise ArgumentError(f"--frontier is for --against attribute, got {against}; name guards by --beside.")
+    usual = [text for text in FRONTIER if frontier and (tables or text not in FLAT)]
+    return [*beside, *(text for text in usual if text not in beside)]
+
+
 def name_encoders(lams: Sequence[float], beside: Sequence[str]) -> list[str]:
     """What the encoders of a plan's cells are called, in their order."""
     own = [f"encoder-{lam:g}" for lam in lams]
@@ -114,11 +143,14 @@ def name_encoders(lams: Sequence[float], beside: Sequence[str]) -> list[str]:
 
 
 def _other(text: str, guard: Table) -> Table:
-    """Another guard, typed with its settings, with the encoder, the epochs and the column of ``guard``."""
+    """Another guard, typed with its settings, with encoder, epochs and column of ``guard``. One of
+    its kind has all of its settings that are not typed."""
     table = parse_part(text, "--beside", "Distilled:without=10")
     known = roles("guard")
     if table["name"] not in known:
         raise ArgumentError(f"--beside must be a guard, got {table['name']!r}; known: {', '.join(known)}.")
+    if table["name"] == guard["name"]:
+        return guard | table
     made = getattr(import_module(known[table["name"]].module), table["name"])
     takes = {one.name for one in fields(made)}
     like: Table = {key: guard[key] for key in ("encoder", "epochs") if key in guard}

@@ -24,7 +24,7 @@ def guard(
     data: Data = "adult",
     *,
     label: options.Label = None,
-    secret: options.Secret = None,
+    secret: options.Secrets = None,
     against: Annotated[
         str,
         options.option(
@@ -78,6 +78,12 @@ def guard(
             metavar="GUARD",
         ),
     ] = (),
+    frontier: Annotated[
+        bool,
+        options.option(
+            "Try the usual guards and baselines beside it, on one page: for an attribute.", "--frontier"
+        ),
+    ] = False,
     equal: Annotated[
         str | None,
         options.option(
@@ -139,5 +145,6 @@ def guard(
         shown=show_reconstructions,
         beside=beside,
         equal=equal,
+        frontier=frontier,
     )
     return run_document(document, output, records=records, jobs=jobs, trust=trust, quiet=quiet)

@@ -47,7 +47,8 @@ class GuardSetting(Runs[GuardsFound]):
 
     @property
     def lam(self) -> float | None:
-        planned = self.guard.get("lam")
+        parts = self.guard.get("guards") or [self.guard]
+        planned = parts[0].get("lam")
         if self.founds:
             return self.founds[0].lam
         return planned if isinstance(planned, int | float) else None
@@ -91,6 +92,12 @@ class GuardSetting(Runs[GuardsFound]):
             f"{'' if one.reached else ', which was not reached'}{_undecided(one)}"
             for one in self._tunings
         )
+
+    @property
+    def told(self) -> str:
+        """What whoever encodes must know, where the encoder takes more than others do."""
+        column = self.founds[0].told if self.founds else None
+        return f"Whoever encodes by it must know {column} of each record" if column else ""
 
     @property
     def seconds(self) -> tuple[float, float] | None:

@@ -93,6 +93,8 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
             f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves "
             "less of the secret and keeps as much of the task."
         )
+    if one.told:
+        yield f"{one.told}, then and later: guards that are not told it are judged without."
     if several > 1 and one.lam == 0:
         yield "λ=0 is plain training: every guard beside it leaves more of the secret, and keeps no more."
     free = page.free if page.free and page.free.tried is not judged.tried else None
