@@ -11,27 +11,30 @@ from dataclasses import dataclass, replace
 
 import torch
 from scipy import stats
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from leakscope.core.dataset import Column, Dataset
 from leakscope.core.errors import require
 from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
+from leakscope.core.pairing import compare_cells, pair
 
 WITHIN = 0.05
+SURE = 0.95  # the confidence above which a cell is called
 COUNTED = "counted in this recording"
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
     """Which cells (t, k, columns) of the originals came back, which would if the commonest public value were
-    said of every record, which guess (t, k) is matched to each original, and whether it was certified."""
+    said of every record, which guess (t, k) is matched to each original, whether it was certified, and how
+    sure the attack is of each cell (t, k, columns) of it."""
 
     columns: tuple[str, ...]
     right: Tensor
     mode: Tensor
     order: Tensor
     certified: Tensor | None
+    confidence: Tensor | None = None
 
     @property
     def exact(self) -> Tensor:
@@ -57,6 +60,20 @@ class Matched:
         high = float(stats.chi2.isf(tail, 2 * count + 2)) / 2
         return Estimate("false certificates a batch", count / t, low / t, high / t, level, t, "Poisson")
 
+    def confident(self, above: float = SURE, level: float = 0.95) -> tuple[Estimate, Estimate] | None:
+        """Of records that are not certified: the share of all cells that are called with more confidence than
+        ``above``, and the share of these that are right; None: the attack rates no cells."""
+        if self.confidence is None or not self.confidence.shape[2]:
+            return None
+        called = (self.confidence > above) & ~self.proofs[..., None]
+        own = called.flatten(1).any(1)
+        hits, base = int((called & self.right).sum()), int(called.sum())
+        share = hits / base if base else 0.0
+        right = _share("right of those called", torch.full((int(own.sum()) or 1,), share).double(), level)
+        return _share("called cells", called.double().mean((1, 2)), level), replace(
+            right, low=right.low if base else 0.0, high=right.high if base else 1.0, n=int(own.sum())
+        )
+
     def cells(self, level: float = 0.95) -> dict[str, tuple[Estimate, Estimate]]:
         """Of all columns under "all", then of each: the share of cells that are right, and by the mode."""
         pair = [self.right.double(), self.mode.double()]
@@ -74,20 +91,23 @@ def counted(estimate: Estimate) -> Estimate:
     return replace(estimate, low=estimate.value, high=estimate.value, method=COUNTED)
 
 
-def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
+def transcribe(
+    secrets: Tensor, records: Tensor, status: Tensor, confidence: Tensor | None = None
+) -> Transcript:
     """Records (t, k, d), what was said of them, and what the attack says of each that it gives."""
-    return Transcript(secrets, records, torch.empty(0), status=status)
+    return Transcript(secrets, records, torch.empty(0), status=status, confidence=confidence)
 
 
 def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
     """Guesses and originals held against each other, once for all that is asked of them."""
     right, order = _right(transcript, public, within)
     guess = torch.stack([_mode(public, column) for column in public.columns], dim=0).sum(0)
-    said = [_cells(guess[None], originals, public, within)[:, 0] for originals in transcript.secrets]
+    said = [compare_cells(originals, guess[None], public, within)[:, 0] for originals in transcript.secrets]
     certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
-    return Matched(
-        tuple(column.name for column in public.columns), right, torch.stack(said), order, certified
-    )
+    sure = transcript.confidence
+    sure = None if sure is None else sure[torch.arange(len(order))[:, None], order]
+    names = tuple(column.name for column in public.columns)
+    return Matched(names, right, torch.stack(said), order, certified, sure)
 
 
 def exact_records(
@@ -120,33 +140,32 @@ def right_cells(
     return match(transcript, public, within=within).cells(level)
 
 
+def confident_cells(
+    transcript: Transcript,
+    public: Dataset,
+    *,
+    above: float = SURE,
+    within: float = WITHIN,
+    level: float = 0.95,
+) -> tuple[Estimate, Estimate]:
+    """Of records that are not certified: the share of all cells of which the attack is more than ``above``
+    sure, and the share of these that are right."""
+    found = match(transcript, public, within=within).confident(above, level)
+    require(found is not None, "the transcript", "of an attack that rates cells", "none")
+    assert found is not None
+    return found
+
+
 def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tensor, Tensor]:
     """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
     require(bool(public.columns), "public.columns", "those of a table", public.columns)
     require(within > 0, "within", "above 0", within)
     rights, orders = [], []
     for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        cells = _cells(guesses, originals, public, within)
-        worth = cells.double().mean(2) + len(originals) * cells.all(2)
-        rows, order = linear_sum_assignment(-worth.numpy())
-        rights.append(cells[torch.from_numpy(rows), torch.from_numpy(order)])
-        orders.append(torch.from_numpy(order))
+        right, order = pair(compare_cells(originals, guesses, public, within))
+        rights.append(right)
+        orders.append(order)
     return torch.stack(rights), torch.stack(orders)
-
-
-def _cells(guesses: Tensor, originals: Tensor, public: Dataset, within: float) -> Tensor:
-    """Which cells (k, g, columns) of each of k originals each of g guesses has."""
-    parts = []
-    for column in public.columns:
-        one, other = (x[:, column.start : column.stop].double() for x in (originals, guesses))
-        if column.values and column.stop - column.start > 1:
-            parts.append(torch.cdist(one, other, p=torch.inf) < 0.5)
-        else:  # a number, and whether it is missing
-            spread = public.x[:, column.start].double().std(correction=0)
-            near = torch.cdist(one[:, :1], other[:, :1]) <= within * (float(spread) or 1.0)
-            marks = one[:, 1:], other[:, 1:]
-            parts.append(near & (torch.cdist(*marks, p=torch.inf) < 0.5) if one.shape[1] > 1 else near)
-    return torch.stack(parts, dim=-1)
 
 
 def _mode(public: Dataset, column: Column) -> Tensor:
