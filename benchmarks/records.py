@@ -88,19 +88,13 @@ UPLOADS = (
     Case("diabetes130", 25, 256, upload=True, clients=4, exact=0.9),
 )
 ADAM = Local(rate=0.001, batch=8, epochs=5, optimiser="adam", decay=0.0)
-FITTED = {  # batch, hidden units, trained, local training, noise in root mean squares, whether proofs come first
+FAR = Local(rate=0.5, batch=8, epochs=5, momentum=0.0, decay=0.0)
+FITTED = {  # batch, hidden units, trained, local training, noise in root mean squares, proofs first or not
     "gradient, with proofs": (16, 100, False, None, 0.0, True),
     "gradient": (16, 100, False, None, 0.0, False),
     "gradient, trained": (16, 100, True, None, 0.0, True),
     "gradient, noise .001": (16, 100, False, None, 1e-3, True),
-    "upload, rate .5": (
-        6,
-        100,
-        False,
-        Local(rate=0.5, batch=8, epochs=5, momentum=0.0, decay=0.0),
-        0.0,
-        False,
-    ),
+    "upload, rate .5": (6, 100, False, FAR, 0.0, False),
     "upload, Adam": (4, 100, False, ADAM, 0.0, False),
 }
 MEMBERS = (  # data, records of a client, hidden layers, rounds, what is seen, the least PLR at 1%
@@ -193,7 +187,7 @@ def shown(case: Case, data: ls.Dataset, seeds: tuple[int, ...]) -> None:
 
 
 def fitted(name: str, seeds: tuple[int, ...], each: int) -> None:
-    """Adult: cells that are right, certified, and called with more than .95 confidence, all seeds together."""
+    """Adult: cells that are right, certified, and called with more than .95 confidence; all seeds."""
     batch, width, trained, local, noise, proofs = FITTED[name]
     attack = SpanMatching() if proofs else SpanMatching(algebra=None)
     found, seconds = [], time.process_time()

@@ -33,14 +33,14 @@ class SpanMatching:
 
     The dummies' gradient, or what their local training moves, is to point where the release does (after
     TabLeak: Vero et al., ICML 2023). What ``algebra`` certifies stands; None: it is not asked. The other
-    records are fitted from 1 + ``restarts`` starts by ``iterations`` of Adam: categories are probabilities, those whose column of the
-    release is 0 left out, numbers are free, and leaving the space costs ``penalty`` times the squared
-    distance. Then each record's numbers are those of the point of the space that is nearest to its
-    categories, its own numbers counting ``trust`` of these. A cell stands as most searches say it. How often
-    such cells are right is learned on ``rehearsals`` of public batches, in steps of at least ``least`` cells
-    (the confidence; a cell is right within ``precision`` standard deviations). Uploads are unrolled, of at
-    most ``steps`` local steps. Those of Adam lie in no space: they are fitted without one. Labels are counted
-    in the last layer; where that is not known they are searched for.
+    records are fitted from 1 + ``restarts`` starts by ``iterations`` of Adam: categories are probabilities,
+    those whose column of the release is 0 left out, numbers are free, and leaving the space costs
+    ``penalty`` times the squared distance. Then each record's numbers are those of the point of the space
+    that is nearest to its categories, its own numbers counting ``trust`` of these. A cell stands as most
+    searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in steps
+    of at least ``least`` cells (the confidence; a cell is right within ``precision`` standard deviations).
+    Uploads are unrolled, of at most ``steps`` local steps. Those of Adam lie in no space: they are fitted
+    without one. Labels are counted in the last layer; where that is not known they are searched for.
     """
 
     algebra: RowSpace | None = field(default=QUICK)
