@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from itertools import pairwise
 
 import pytest
 import torch
 from builders import refuses
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import leakscope as ls
 from leakscope.attacks.closed_form import FirstLayer, SeenLayer, labels_of, projected
-from leakscope.attacks.matching import Descent, Matching, adam, cosine, evaluated, lbfgs, squared
+from leakscope.attacks.matching import Descent, Matching, adam, cosine, evaluated, in_turn, lbfgs, squared
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Transcript, View
@@ -342,6 +343,50 @@ def smooth_mlp(wide: int) -> tuple[nn.Module, ...]:
     for tensor in (p for part in parts for p in part.parameters()):
         nn.init.uniform_(tensor, -0.5, 0.5, generator=ls.seeded(1, str(tuple(tensor.shape))))
     return parts
+
+
+def test_one_record_of_a_batch_moves_at_a_time():
+    """Beside a loop over blocks, each with torch's own L-BFGS; of quadratics, whose least is known."""
+    rng = ls.seeded(4)
+    a, b = torch.randn(2, 7, 6, generator=rng).double(), torch.randn(2, 7, generator=rng).double()
+    calls: list[Tensor] = []
+
+    def objective(x, which):
+        calls.append(x.clone())
+        rest = torch.einsum("pij,pj->pi", a[which], x) - b[which]
+        return rest.square().sum(1), 2 * torch.einsum("pij,pi->pj", a[which], rest)
+
+    blocks = [torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])]
+    start = torch.zeros(2, 6).double()
+    found = in_turn(objective, start, blocks=blocks, turn=20, evaluations=4_000)
+    whole = torch.stack([torch.linalg.lstsq(m, v).solution for m, v in zip(a, b, strict=True)])
+    assert torch.allclose(found.variables, whole, atol=1e-3)
+    assert calls[1][:, blocks[1]].eq(0).all()  # the second block stands still in the first turn
+    moved = [(one != other).any(0) for one, other in pairwise(calls) if len(one) == len(other)]
+    both = [bool(m[blocks[0]].any()) and bool(m[blocks[1]].any()) for m in moved]
+    assert sum(both) < len(moved) / 10  # only where turns change
+    own = start[0, blocks[0]].clone().requires_grad_()
+    optimiser = torch.optim.LBFGS([own], max_iter=20, max_eval=1_000)
+
+    def closure():
+        optimiser.zero_grad()
+        loss = (a[0][:, blocks[0]] @ own - b[0]).square().sum()
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    once = in_turn(objective, start[:1], blocks=blocks[:1], turn=20, evaluations=20)
+    least = torch.linalg.lstsq(a[0][:, blocks[0]], b[0]).solution
+    assert torch.allclose(once.variables[0, blocks[0]], own.detach(), atol=1e-4)
+    assert torch.allclose(own.detach(), least, atol=1e-4)
+
+
+def test_two_records_are_recovered_one_at_a_time():
+    game = Reconstruction(images(side=11), batch=2)
+    channel = channel_of(nn.Sequential(nn.Flatten(), *smooth_mlp(121)))
+    attack = DeepLeakage(label="known", evaluations=1_600, restarts=1, restart_loss=1e-5, turn=20)
+    assert recovered(attacked(game, channel, attack, seed=2)).value == 1.0
+    refuses(ArgumentError, "DeepLeakage.turn must be None, or at least 1, got 0", DeepLeakage, turn=0)
 
 
 def test_the_cosine_attack_recovers_an_image():

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.reductions import PCA, FirstInput, Flat, MaxPool, Sketch, UnitMax
     from leakscope.attacks.representations import Decensored, Fisher, Network
     from leakscope.attacks.row_space import RowSpace
+    from leakscope.attacks.span_matching import SpanMatching
     from leakscope.attacks.span_membership import SpanDistance, WhitenedSpan
     from leakscope.attacks.strongest import Strongest
     from leakscope.attacks.texts import TextSpace
@@ -116,7 +117,13 @@ if TYPE_CHECKING:
     from leakscope.measures.mutual import layer_information
     from leakscope.measures.one_run import one_run_epsilon
     from leakscope.measures.orthogonality import orthogonality, update_cosines
-    from leakscope.measures.records import certified_records, exact_records, false_certificates, right_cells
+    from leakscope.measures.records import (
+        certified_records,
+        confident_cells,
+        exact_records,
+        false_certificates,
+        right_cells,
+    )
     from leakscope.measures.sensitivity import sensitivity
     from leakscope.measures.subspace import Distance, TwoSample, subspace_distance, two_sample
     from leakscope.measures.success import (
@@ -299,6 +306,7 @@ __all__ = [
     "Sketch",
     "SmallAlexNet",
     "SpanDistance",
+    "SpanMatching",
     "Strongest",
     "Summed",
     "TableEncoder",
@@ -328,6 +336,7 @@ __all__ = [
     "certified_records",
     "claim",
     "compare",
+    "confident_cells",
     "conformal",
     "discoveries",
     "dossier",

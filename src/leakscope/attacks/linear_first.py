@@ -26,8 +26,8 @@ PASS = 4_096  # records in one forward pass
 @dataclass(frozen=True, eq=False)
 class LinearFirst:
     """The first layer's ``name``, the next linear one's, if it is released, whether there is a bias, how
-    clients train (None: gradients were released), in how many steps, and the precision of what was
-    released."""
+    clients train (None: gradients were released), in how many steps, the precision of what was released, and
+    of how many clients it is the sum."""
 
     seen: SeenLayer
     name: str
@@ -36,6 +36,13 @@ class LinearFirst:
     local: Local | None
     steps: int
     eps: float
+    clients: int = 1
+
+    @property
+    def spanned(self) -> bool:
+        """Whether records span what was released: steps of SGD are sums of gradients, those of Adam are
+        not."""
+        return self.local is None or self.local.optimiser == "sgd"
 
     @property
     def numeric(self) -> bool:
@@ -43,13 +50,14 @@ class LinearFirst:
         return is_number(self.seen.game.data.y)
 
     @staticmethod
-    def of(seen: SeenLayer, channel: Channel, view: View, who: str) -> LinearFirst:
+    def of(seen: SeenLayer, channel: Channel, view: View, who: str, *, spanned: bool = True) -> LinearFirst:
+        """Refused where records do not span what was released, if they must (``spanned``)."""
         name, clients = first_linear(seen, who, ("weight",)), 1
         while isinstance(channel, Through | Summed):
             clients *= channel.clients if isinstance(channel, Summed) else 1
             channel = channel.channel
         local = channel.local if isinstance(channel, UpdateChannel) else None
-        if local is not None and local.optimiser != "sgd":
+        if spanned and local is not None and local.optimiser != "sgd":
             raise ArgumentError(
                 f"{who} reads uploads of SGD, whose steps are sums of gradients, got Local.optimiser = "
                 f"{local.optimiser!r}; what such uploads give away is not known: use Whitened for members."
@@ -64,7 +72,7 @@ class LinearFirst:
         steps = 0 if local is None else local.steps_of(seen.game.batch // clients)
         eps = torch.finfo(view.releases[0].params[f"{name}.weight"].dtype).eps
         bias = f"{name}.bias" in released
-        return LinearFirst(seen, name, later[0] if later else None, bias, local, steps, eps)
+        return LinearFirst(seen, name, later[0] if later else None, bias, local, steps, eps, clients)
 
     def span(self, trial: int, encoding: Encoding | None = None) -> Span:
         """The row space of the first layer, rounds stacked, of at most as many dimensions as there are

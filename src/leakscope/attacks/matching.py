@@ -7,7 +7,7 @@ dummies by a second backward pass. Each problem has its own L-BFGS, and one that
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -198,6 +198,57 @@ def lbfgs(
             which, x, curvature = which[alive], x[alive], curvature.take(alive)
             losses, slope, step, calm = losses[alive], slope[alive], step[alive], calm[alive]
         x, before = x + step, (losses, slope, step)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Within:
+    """An objective of one ``block`` of the variables ``x`` (p, n) of these problems, the others standing."""
+
+    objective: Objective
+    x: Tensor
+    problems: Tensor
+    block: Tensor
+
+    def __call__(self, part: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        whole = self.x[which]
+        whole[:, self.block] = part
+        losses, slope = self.objective(whole, self.problems[which])
+        return losses, slope[:, self.block]
+
+
+def in_turn(
+    objective: Objective,
+    start: Tensor,
+    *,
+    blocks: Sequence[Tensor],
+    turn: int,
+    evaluations: int,
+    patience: int | None = None,
+    hopeless: Tensor | None = None,
+) -> Descent:
+    """L-BFGS on one of the ``blocks`` of variables at a time, ``turn`` evaluations long, the others standing
+    still, again and again. A batch's order is free: where a single record is moved in each step, the others
+    hold their places (Zhu et al., NeurIPS 2019, section 3.3). Over is who no longer comes down, or is
+    ``hopeless`` (t,) after ``patience`` evaluations."""
+    found, x, spent, which = Descent.of(start), start.clone(), 0, torch.arange(len(start))
+    while spent < evaluations and len(which):
+        before = found.losses[which].clone()
+        for block in blocks:
+            wave = lbfgs(
+                _Within(objective, x[which], which, block),
+                x[which][:, block],
+                evaluations=min(turn, evaluations - spent),
+            )
+            x[which[:, None], block] = wave.variables
+            found.join(which, Descent(x[which], wave.losses, wave.evaluations))
+            spent += turn
+            if spent >= evaluations:
+                break
+        alive = found.losses[which].isfinite() & (before - found.losses[which] > STILL)
+        if patience is not None and hopeless is not None and spent >= patience:
+            alive &= found.losses[which] <= hopeless[which]
+        which = which[alive]
     return found
 
 

@@ -24,6 +24,7 @@ from leakscope.attacks.matching import (
     adam,
     cosine,
     evaluated,
+    in_turn,
     lbfgs,
     squared,
 )
@@ -46,8 +47,10 @@ class DeepLeakage:
     what is matched further than the release does. A search is given up after ``patience`` evaluations if the
     distance is above ``restart_loss`` times the released gradient's own square, and such a trial starts again
     up to ``restarts`` times; the best of its searches stands. A noisy gradient cannot be met so closely:
-    math.inf keeps what is found. Defaults are the reference's: 300 x 20 evaluations, start N(0, 1), no line
-    search. It works on smooth nets; on ReLU it mostly diverges.
+    math.inf keeps what is found. ``turn``: of a batch, one record is moved for so many evaluations, then the
+    next, as DLG has it for batches (20 are a step of the reference); None: all together. Defaults are the
+    reference's: 300 x 20 evaluations, start N(0, 1), no line search. It works on smooth nets; on ReLU it
+    mostly diverges.
     """
 
     label: Label = "analytic"
@@ -57,11 +60,13 @@ class DeepLeakage:
     restart_loss: float = 0.002
     patience: int = 1_000
     precision: Precision = "float32"
+    turn: int | None = None
 
     def __post_init__(self) -> None:
         _check("DeepLeakage", self.label, LABELS, self.restarts, self.precision)
         require(self.evaluations >= 1, "DeepLeakage.evaluations", "at least 1", self.evaluations)
         require(self.patience >= 1, "DeepLeakage.patience", "at least 1", self.patience)
+        require(self.turn is None or self.turn >= 1, "DeepLeakage.turn", "None, or at least 1", self.turn)
         require(self.restart_loss > 0, "DeepLeakage.restart_loss", "above 0", self.restart_loss)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
@@ -85,7 +90,8 @@ class DeepLeakage:
             again = (~(found.losses <= least) | (wave_number == 0)).nonzero()[:, 0]
             if not len(again):
                 break
-            wave = lbfgs(
+            descend = lbfgs if self.turn is None else partial(in_turn, blocks=search.blocks, turn=self.turn)
+            wave = descend(
                 search.among(again),
                 torch.randn(len(again), search.width, generator=rng, dtype=dtype),
                 evaluations=self.evaluations,
@@ -166,6 +172,15 @@ class _Search:
         k, *shape = self.seen.shape
         logits = self.seen.logits(self.seen.game.mean[None]).shape[1] if self.labels is None else 0
         return k * (torch.Size(shape).numel() + logits)
+
+    @property
+    def blocks(self) -> list[Tensor]:
+        """The variables of each record: its entries, and its label's logits where these are searched."""
+        k, *shape = self.seen.shape
+        size = torch.Size(shape).numel()
+        every = torch.arange(self.width)
+        entries, logits = every[: k * size].view(k, size), every[k * size :].view(k, -1)
+        return [*torch.cat([entries, logits], dim=1)]
 
     def among(self, trials: Tensor) -> Objective:
         """The objective of problems that are these trials', some of them perhaps more than once."""

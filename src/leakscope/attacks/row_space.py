@@ -7,7 +7,7 @@ they span whose categories are one-hot (compare Vero et al., ICML 2023, and Dimi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 
@@ -19,49 +19,17 @@ from leakscope.attacks.certificates import Fit, fit, fits, needed, proven, separ
 from leakscope.attacks.closed_form import SeenLayer, labels_of
 from leakscope.attacks.encoding import Encoding, Options, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
+from leakscope.attacks.recovery import Recovery
 from leakscope.attacks.spans import Span
 from leakscope.attacks.sparse import sparse_points
 from leakscope.attacks.tree import Branches, Tree
 from leakscope.core.errors import POSITIVE, ArgumentError, at_least, check
-from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.core.nouns import CERTIFIED, PLAUSIBLE, Guess, Knowledge, View
 from leakscope.core.rng import integer
 from leakscope.models import layers_of
 
 ACTIVE = 1e-4  # of the space's length along a column, below which no record has anything there
 PINS = 5  # free dimensions that numbers with few values may fix
-
-
-@dataclass(frozen=True, eq=False)
-class Recovery:
-    """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it
-    is not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how
-    many dimensions (t,) were free when categories were decided, the most branches (t,), whether it was
-    stopped (t,) at too many, the smallest singular value (t,) that was kept, and whether something
-    disturbed (t,) the space, so that it has more dimensions than records, and did not drown it. ``ended``
-    (t,): all records are proven, or it went through all that can be records of a space which has as many
-    dimensions as there are records; where it did not, what was not found may still be there."""
-
-    records: Tensor
-    status: Tensor
-    labels: Tensor
-    ranks: Tensor
-    gaps: Tensor
-    free: Tensor
-    branches: Tensor
-    stopped: Tensor
-    weakest: Tensor
-    disturbed: Tensor
-
-    @property
-    def ended(self) -> Tensor:
-        through = ~self.stopped & ~self.disturbed & (self.free == 0) & (self.ranks == self.records.shape[1])
-        return through | (self.status == CERTIFIED).all(1)
-
-    @staticmethod
-    def joined(parts: Sequence[Recovery]) -> Recovery:
-        return Recovery(
-            *(torch.cat(each) for each in zip(*(vars(part).values() for part in parts), strict=True))
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,34 +121,37 @@ class RowSpace:
 
         return said
 
+    def prepare(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], Recovery]:
+        """How to recover records from what is seen."""
+        return lambda view: self.recover(knowledge, view, rng)
+
     def check(self, knowledge: Knowledge, view: View) -> None:
         """Refuse what it cannot read, before any search."""
         seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)
         if seen.rounds:
-            self._encoding(LinearFirst.of(seen, knowledge.channel, view, "RowSpace"))
+            first = LinearFirst.of(seen, knowledge.channel, view, "RowSpace")
+            encoding = self._encoding(first)
+            if encoding.groups:
+                _unit(first.span(0, encoding), encoding, bias=first.bias)
 
     def recover(self, knowledge: Knowledge, view: View, rng: torch.Generator) -> Recovery:
         """What came of every trial."""
         seen = SeenLayer.of(knowledge, view, dtype=torch.float64, updates=True)
-        t, k = seen.trials, seen.game.batch
-        records = seen.game.mean.expand(t, *seen.shape).clone()
-        status, labels = torch.full((t, k), NOT_FOUND), torch.full((t, k), -1)
-        ranks, free, branches = (torch.zeros(t, dtype=torch.long) for _ in range(3))
-        gaps, weakest = (torch.zeros(t, dtype=torch.float64) for _ in range(2))
-        stopped, disturbed = (torch.zeros(t, dtype=torch.bool) for _ in range(2))
+        k, blank = seen.game.batch, Recovery.nothing(seen)
+        records, status, labels = blank.records, blank.status, blank.labels
         if seen.rounds:
             first = LinearFirst.of(seen, knowledge.channel, view, "RowSpace")
             encoding = self._encoding(first)
-            for i in range(t):
+            for i in range(seen.trials):
                 span = first.span(i, encoding)
                 if encoding.groups:
                     found, tried = self._look(first, encoding, span, i)
                 else:
                     found, tried = self._sample(first, encoding, span, rng)
-                ranks[i], gaps[i], weakest[i] = span.rank, span.gap, span.gap * span.noise
+                blank.ranks[i], blank.gaps[i], blank.weakest[i] = span.rank, span.gap, span.gap * span.noise
                 clear = span.rank > 0 and float(span.s[0]) > self.gap * span.noise
-                disturbed[i] = span.above > span.rank and clear
-                free[i], branches[i], stopped[i] = tried.left, tried.peak, tried.stopped
+                blank.disturbed[i] = span.above > span.rank and clear
+                blank.free[i], blank.branches[i], blank.stopped[i] = tried.left, tried.peak, tried.stopped
                 rows = found.choose(k)
                 said = _written(encoding, span, found.points[rows], centred=first.bias)
                 n = len(rows)
@@ -188,10 +159,10 @@ class RowSpace:
                 status[i, :n] = torch.where(found.proven[rows], CERTIFIED, PLAUSIBLE)
                 labels[i, :n] = self._labels(first, span, found.take(rows), said)
             if first.numeric:
-                labels = torch.full((t, k), -1)
+                labels = torch.full_like(labels, -1)
             elif first.local is None:
                 labels = _counted(seen, labels)
-        return Recovery(records, status, labels, ranks, gaps, free, branches, stopped, weakest, disturbed)
+        return replace(blank, labels=labels)
 
     def _encoding(self, first: LinearFirst) -> Encoding:
         data, batch = first.seen.game.data, first.seen.game.batch

@@ -138,6 +138,7 @@ def reconstruct(
     leakscope reconstruct adult
     leakscope reconstruct patients.csv --label mortality --batch 64 --local-epochs 5
     leakscope reconstruct adult --batch 16 --defense Noise:std=0.001 --defense Pruning:rate=0.9
+    leakscope reconstruct adult --batch 16 --trained 5 --attack SpanMatching
     leakscope reconstruct adult --batch 16 --batch 64 --preflight
     leakscope reconstruct heart --clients 4 --sums --batch 2 --local-epochs 5
     leakscope reconstruct candidates.csv --recording run --client client --label y --model MLP

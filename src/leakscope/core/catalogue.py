@@ -62,6 +62,7 @@ DeepLeakage     attack    attacks.reconstruction     Records whose gradients hav
 InvertingGradients attack    attacks.reconstruction     Records whose gradients point where the released ones do, smooth ones first, by Adam.
 FirstLayer      attack    attacks.closed_form        The records that a first linear layer with a bias gives away in closed form.
 RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
+SpanMatching    attack    attacks.span_matching      Records of a table fitted to a gradient or upload, near the row space of its first layer, each cell with a confidence.
 TextSpace       attack    attacks.texts              The words, and then the whole texts, that the spaces of a transformer's gradient hold, proven.
 Network         attack    attacks.representations    A network trained on rehearsed representations until held-out records no longer gain.
 Fisher          attack    attacks.representations    One direction fitted to single records of the adversary's own, then one number for each release.
@@ -182,6 +183,7 @@ recovered       measure   measures.fidelity          The share of images whose S
 failures        measure   measures.fidelity          The share of trials in which the attack gave up
 exact_records   measure   measures.records           The share of records that came back exactly.
 certified_records measure   measures.records           The share of records that came back exactly and that the attack had certified.
+confident_cells measure   measures.records           Of records that are not certified: the share of all cells of which the attack is
 false_certificates measure   measures.records           How many records in a batch the attack certified that are not there
 found_words     measure   measures.texts             Recall and precision of the different words said (t of (n,)) of texts (t, k, length)
 right_cells     measure   measures.records           Column by column, and of all under "all": the share of cells that are right

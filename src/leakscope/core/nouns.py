@@ -135,7 +135,8 @@ class Transcript:
     ``rehearsed`` what it said where it knew the secrets; ``blind`` (t, m) what it says from its side
     knowledge alone, where it has any. ``null`` (c,) are the scores of held-out trials in which nothing was
     to be found, from which a threshold can be set. ``status`` (t, k) is what the attack says of each record
-    that it gives: not found, plausible, or certified.
+    that it gives: not found, plausible, or certified; ``confidence`` (t, k, columns) how often, it says,
+    cells like each are right.
     """
 
     secrets: Tensor
@@ -147,6 +148,7 @@ class Transcript:
     blind: Tensor | None = None
     null: Tensor | None = None
     status: Tensor | None = None
+    confidence: Tensor | None = None
 
     def __repr__(self) -> str:
         rounds = "no rounds kept" if self.rounds is None else f"{len(self.rounds)} rounds"
@@ -282,6 +284,17 @@ class Certifying(Attack, Protocol):
 
     def certify(self, knowledge: Knowledge, rng: torch.Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
         """Records (t, k, *shape) and the status (t, k) of each."""
+        ...
+
+
+@runtime_checkable
+class Rating(Certifying, Protocol):
+    """An attack that says of every cell, too, how often cells like it are right."""
+
+    def rate_cells(
+        self, knowledge: Knowledge, rng: torch.Generator
+    ) -> Callable[[View], tuple[Tensor, Tensor, Tensor]]:
+        """Records (t, k, *shape), the status (t, k) of each, and the confidence (t, k, columns)."""
         ...
 
 

@@ -106,7 +106,7 @@ _ARGUMENTS = {  # which arguments a part of each role is given as
     "head": ("head",),
     "reduction": ("reduce",),
     "defense": ("defense", "defenses", "upload"),
-    "attack": ("attacks", "members", "family", "reconstruct", "origin", "content"),
+    "attack": ("attacks", "members", "family", "reconstruct", "origin", "content", "algebra"),
     "estimator": ("estimator", "estimators"),
     "guard": ("guard", "plain", "guards", "like"),
     "encoder": ("encoder",),

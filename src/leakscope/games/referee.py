@@ -18,6 +18,7 @@ from leakscope.core.nouns import (
     Guess,
     Heard,
     Knowledge,
+    Rating,
     Rehearsed,
     Release,
     Transcript,
@@ -49,6 +50,11 @@ def play(
         view, secrets = game.deal(channel, trials, deal)
         belief = knowledge.belief
         return Transcript.of_rounds(secrets, hear(view), game.chances, belief=belief, rehearsed=rehearsed)
+    if isinstance(attack, Rating):
+        rate = attack.rate_cells(knowledge, torch.Generator().manual_seed(seed))
+        view, secrets = game.deal(channel, trials, deal)
+        said, status, confidence = rate(view)
+        return replace(_records(secrets, said, game.chances), status=status, confidence=confidence)
     if isinstance(attack, Certifying):
         certify = attack.certify(knowledge, torch.Generator().manual_seed(seed))
         view, secrets = game.deal(channel, trials, deal)

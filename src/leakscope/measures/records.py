@@ -20,13 +20,14 @@ from leakscope.core.nouns import CERTIFIED, Estimate, Transcript
 from leakscope.core.pairing import Ruler, pair
 
 WITHIN = 0.05
+SURE = 0.95  # the confidence above which a cell is called
 COUNTED = "counted in this recording"
 
 
 @dataclass(frozen=True, eq=False)
 class Matched:
     """Which cells (t, k, columns) of the ``originals`` came back, which guess (t, k) is matched to each of
-    them, and whether it was certified."""
+    them, whether it was certified, and how sure the attack is of each cell (t, k, columns) of it."""
 
     originals: Tensor
     public: Dataset
@@ -34,6 +35,7 @@ class Matched:
     right: Tensor
     order: Tensor
     certified: Tensor | None
+    confidence: Tensor | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -70,6 +72,20 @@ class Matched:
         high = float(stats.chi2.isf(tail, 2 * count + 2)) / 2
         return Estimate("false certificates a batch", count / t, low / t, high / t, level, t, "Poisson")
 
+    def confident(self, above: float = SURE, level: float = 0.95) -> tuple[Estimate, Estimate] | None:
+        """Of records that are not certified: the share of all cells that are called with more confidence than
+        ``above``, and the share of these that are right; None: the attack rates no cells."""
+        if self.confidence is None or not self.confidence.shape[2]:
+            return None
+        called = (self.confidence > above) & ~self.proofs[..., None]
+        own = called.flatten(1).any(1)
+        hits, base = int((called & self.right).sum()), int(called.sum())
+        share = hits / base if base else 0.0
+        right = _share("right of those called", torch.full((int(own.sum()) or 1,), share).double(), level)
+        return _share("called cells", called.double().mean((1, 2)), level), replace(
+            right, low=right.low if base else 0.0, high=right.high if base else 1.0, n=int(own.sum())
+        )
+
     def cells(self, level: float = 0.95) -> dict[str, tuple[Estimate, Estimate]]:
         """Of all columns under "all", then of each: the share of cells that are right, and by the mode."""
         pair = [self.right.double(), self.mode.double()]
@@ -87,9 +103,11 @@ def counted(estimate: Estimate) -> Estimate:
     return replace(estimate, low=estimate.value, high=estimate.value, method=COUNTED)
 
 
-def transcribe(secrets: Tensor, records: Tensor, status: Tensor) -> Transcript:
+def transcribe(
+    secrets: Tensor, records: Tensor, status: Tensor, confidence: Tensor | None = None
+) -> Transcript:
     """Records (t, k, d), what was said of them, and what the attack says of each that it gives."""
-    return Transcript(secrets, records, torch.empty(0), status=status)
+    return Transcript(secrets, records, torch.empty(0), status=status, confidence=confidence)
 
 
 def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) -> Matched:
@@ -97,7 +115,9 @@ def match(transcript: Transcript, public: Dataset, *, within: float = WITHIN) ->
     ruler = _ruler(public, within)
     right, order = _right(transcript, ruler)
     certified = None if transcript.status is None else (transcript.status == CERTIFIED).gather(1, order)
-    return Matched(transcript.secrets, public, ruler, right, order, certified)
+    sure = transcript.confidence
+    sure = None if sure is None else sure[torch.arange(len(order))[:, None], order]
+    return Matched(transcript.secrets, public, ruler, right, order, certified, sure)
 
 
 def exact_records(
@@ -128,6 +148,22 @@ def right_cells(
     """Column by column, and of all under "all": the share of cells that are right, and the share that are if
     the commonest public value is said of every record."""
     return match(transcript, public, within=within).cells(level)
+
+
+def confident_cells(
+    transcript: Transcript,
+    public: Dataset,
+    *,
+    above: float = SURE,
+    within: float = WITHIN,
+    level: float = 0.95,
+) -> tuple[Estimate, Estimate]:
+    """Of records that are not certified: the share of all cells of which the attack is more than ``above``
+    sure, and the share of these that are right."""
+    found = match(transcript, public, within=within).confident(above, level)
+    require(found is not None, "the transcript", "of an attack that rates cells", "none")
+    assert found is not None
+    return found
 
 
 def _ruler(public: Dataset, within: float) -> Ruler:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.row_space import Recovery, RowSpace
-from leakscope.audits.records.found import ColumnFound, RebuiltRecord, RecordsFound, Search, SizeFound
+from leakscope.attacks.recovery import Recovering, Recovery
+from leakscope.attacks.row_space import RowSpace
+from leakscope.audits.records.found import (
+    ColumnFound,
+    ConfidentCells,
+    RebuiltRecord,
+    RecordsFound,
+    Search,
+    SizeFound,
+)
 from leakscope.audits.world import (
     Victim,
     build_model,
@@ -26,7 +35,7 @@ from leakscope.core.rng import seeded
 from leakscope.games import Reconstruction
 from leakscope.games.agreement import agree
 from leakscope.games.channels import GradientChannel, Summed, UpdateChannel
-from leakscope.measures.records import Matched, exact_records, match, transcribe
+from leakscope.measures.records import SURE, Matched, exact_records, match, transcribe
 from leakscope.measures.shuffled import shuffled
 from leakscope.models import parameters
 from leakscope.results.kind import Measured, World
@@ -46,8 +55,9 @@ class RecordsAudit:
     released as one gradient, or as the upload after training as ``local`` says. Behind ``clients`` more than
     one, the server sees the mean of what each releases, of so many records each. Of a number of records of
     which the first ``patience`` releases give nothing back, and end at a bound of the search, no more are
-    tried. Of each, ``shown`` records are kept, with what was said of them. ``reconstruct`` is the attack.
-    ``optional``: where it cannot read these records or this model, that is what is found, and why.
+    tried. Of each, ``shown`` records are kept, with what was said of them. ``reconstruct`` is the attack:
+    `RowSpace`, or `SpanMatching`, which goes on where that ends. ``optional``: where it cannot read these
+    records or this model, that is what is found, and why.
     """
 
     batches: tuple[int, ...] = (8, 16, 32)
@@ -56,7 +66,7 @@ class RecordsAudit:
     patience: int = 10
     shown: int = 0
     optional: bool = False
-    reconstruct: RowSpace = field(default_factory=RowSpace)
+    reconstruct: Recovering = field(default_factory=RowSpace)
 
     kind = "records"
 
@@ -67,8 +77,9 @@ class RecordsAudit:
         require(self.clients >= 1, "RecordsAudit.clients", "at least 1", self.clients)
         require(self.patience >= 2, "RecordsAudit.patience", "at least 2", self.patience)
         require(self.shown >= 0, "RecordsAudit.shown", "at least 0", self.shown)
-        fitting = isinstance(self.reconstruct, RowSpace)
-        require(fitting, "RecordsAudit.reconstruct", "RowSpace, which proves records", self.reconstruct)
+        fitting = isinstance(self.reconstruct, Recovering)
+        rule = "RowSpace, which proves records, or SpanMatching"
+        require(fitting, "RecordsAudit.reconstruct", rule, self.reconstruct)
 
     def check(self, world: World) -> None:
         """Refuse what these records or this model cannot give, unless that is ``optional``."""
@@ -99,7 +110,11 @@ class RecordsAudit:
         victim = Victim(model, defense, (parameters(model),))
         few = min(self.batches)
         game = Reconstruction(own.public, batch=few * self.clients, labels=False)
-        self._recover(game, own.public, self._channel(victim, victim.history), 2, world.seed)
+        channel = self._channel(victim, victim.history)
+        knowledge = Knowledge(game, channel)
+        agree(game, channel, knowledge)
+        view, _ = game.deal(channel, 2, seeded(world.seed, "deal", game.batch, "first"))
+        self.reconstruct.check(knowledge, View(view.releases))
 
     def measure(self, world: World) -> Measured[RecordsFound]:
         """Every number of records."""
@@ -158,38 +173,20 @@ class RecordsAudit:
     ) -> SizeFound:
         game = Reconstruction(train, batch=batch, labels=False)
         few = min(self.patience, world.cell.trials)
-        secrets, found = self._recover(game, public, channel, few, world.seed)
+        knowledge = Knowledge(game.on(public), channel)
+        agree(game, channel, knowledge)
+        attack = self.reconstruct.prepare(knowledge, seeded(world.seed, "search", batch, "first"))
+        secrets, found = _recover(game, channel, attack, few, seeded(world.seed, "deal", batch, "first"))
         lost = match(transcribe(secrets, found.records, found.status), public)
         if bool(found.ended.any()) or bool(lost.exact.any()) or few < self.patience:
             more = world.cell.trials - few
             if more:
-                rest, others = self._recover(game, public, channel, more, world.seed, "more")
+                rng = seeded(world.seed, "deal", batch, "more")
+                rest, others = _recover(game, channel, attack, more, rng)
                 secrets, found = torch.cat([secrets, rest]), Recovery.joined([found, others])
-        transcript = transcribe(secrets, found.records, found.status)
+        transcript = transcribe(secrets, found.records, found.status, found.confidence)
         matched = match(transcript, public)
         return self._measure(world, transcript, matched, found, public, raw)
-
-    def _recover(
-        self,
-        game: Reconstruction,
-        public: Dataset,
-        channel: GradientChannel | Summed,
-        trials: int,
-        seed: int,
-        part: str = "first",
-    ) -> tuple[Tensor, Recovery]:
-        """The records (t, k, d) behind so many releases, and what came of each: a few at a time."""
-        knowledge = Knowledge(game.on(public), channel)
-        agree(game, channel, knowledge)
-        inner = channel.channel if isinstance(channel, Summed) else channel
-        size = sum(tensor.numel() for tensor in inner.rounds[0].values()) * len(inner.rounds)
-        rng, search = seeded(seed, "deal", game.batch, part), seeded(seed, "search", game.batch, part)
-        secrets, found = [], []
-        for some in torch.arange(trials).split(max(1, HELD // size)):
-            view, records = game.deal(channel, len(some), rng)
-            secrets.append(records)
-            found.append(self.reconstruct.recover(knowledge, View(view.releases), search))
-        return torch.cat(secrets), Recovery.joined(found)
 
     def _measure(
         self,
@@ -217,6 +214,7 @@ class RecordsAudit:
                 for name, (one, other) in zip(matched.columns, columns, strict=True)
             ),
             search=describe_search(found),
+            confident=describe_confidence(matched),
             selfcheck=shuffled(
                 transcript,
                 lambda other: exact_records(other, public),
@@ -226,6 +224,30 @@ class RecordsAudit:
             ),
             shown=show_records(transcript, matched, raw, self.shown) if self.shown else (),
         )
+
+
+def _recover(
+    game: Reconstruction,
+    channel: GradientChannel | Summed,
+    attack: Callable[[View], Recovery],
+    trials: int,
+    rng: torch.Generator,
+) -> tuple[Tensor, Recovery]:
+    """The records (t, k, d) behind so many releases, and what came of each: a few at a time."""
+    inner = channel.channel if isinstance(channel, Summed) else channel
+    size = sum(tensor.numel() for tensor in inner.rounds[0].values()) * len(inner.rounds)
+    secrets, found = [], []
+    for some in torch.arange(trials).split(max(1, HELD // size)):
+        view, records = game.deal(channel, len(some), rng)
+        secrets.append(records)
+        found.append(attack(View(view.releases)))
+    return torch.cat(secrets), Recovery.joined(found)
+
+
+def describe_confidence(matched: Matched) -> ConfidentCells | None:
+    """How many cells are called, and how many of these are right, where the attack rates cells."""
+    called = matched.confident()
+    return None if called is None else ConfidentCells(above=SURE, called=called[0], right=called[1])
 
 
 def describe_search(found: Recovery) -> Search:
@@ -238,6 +260,7 @@ def describe_search(found: Recovery) -> Search:
         short=int((found.ranks < k).sum()),
         left=int((found.free > 0).sum()),
         disturbed=int(found.disturbed.sum()),
+        fitted=int(found.fitted.sum()),
         rank=float(found.ranks.double().median()),
         gap=float(found.gaps.median()),
     )

@@ -19,11 +19,20 @@ class ColumnFound(FrozenModel):
     mode: Estimate
 
 
+class ConfidentCells(FrozenModel):
+    """Of records that are not certified: the share of all cells that are ``called``, with a confidence
+    ``above`` this, and the share of these that are ``right``."""
+
+    above: float
+    called: Estimate
+    right: Estimate
+
+
 class Search(FrozenModel):
     """How far the search came in so many ``batches``: in how many it ``ended`` by itself, was ``stopped`` at
     too many branches, found fewer dimensions than records (``short``), had dimensions ``left`` that
-    categories do not fix, or a space that something ``disturbed`` and did not drown;
-    and medians of the ``rank`` and of the ``gap`` below it."""
+    categories do not fix, or a space that something ``disturbed`` and did not drown, or ``fitted`` records
+    that it could not prove; and medians of the ``rank`` and of the ``gap`` below it."""
 
     batches: Count
     ended: Count
@@ -31,6 +40,7 @@ class Search(FrozenModel):
     short: Count
     left: Count
     disturbed: Count = 0
+    fitted: Count = 0
     rank: float
     gap: float
 
@@ -64,6 +74,7 @@ class SizeFound(FrozenModel):
     columns: tuple[ColumnFound, ...]
     search: Search
     selfcheck: SelfCheck
+    confident: ConfidentCells | None = None
     shown: tuple[RebuiltRecord, ...] = ()
     client: str = ""
     rounds: Count = 1

@@ -65,6 +65,9 @@ class RecordsKind:
             yield from _cells(one, size)
             beside = replace(one, about="diagnostic")
             yield of_estimate(beside, "false_certificates", size.false, 0.0)
+            if size.confident:
+                yield of_estimate(beside, "called_cells", size.confident.called, 0.0)
+                yield of_estimate(beside, "right_of_called", size.confident.right, 0.0)
             yield from of_value(beside, "rank", size.search.rank)
         yield from of_worth(about, found.utility)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from leakscope.attacks.row_space import RowSpace
 from leakscope.audits.records.brief import brief
 from leakscope.audits.records.found import RecordsFound, SizeFound
 from leakscope.audits.records.view import MISSED, RecordsOverSeeds, SizeOverSeeds
@@ -33,9 +32,16 @@ ASSUMED = (
     "many records are behind it, how clients train, the defense if there is one, and the table's "
     "columns and categories. It has other records of the same kind, and none of those that it looks for.</p>"
 )
-LIMITS = (
+ALGEBRA = (
     "Records: one attack was played, on the first layer (RowSpace). What later layers tell beside it, and "
-    "what an optimisation finds where the algebra ends, was not asked.",
+    "what an optimisation finds where the algebra ends, was not asked: --attack SpanMatching asks it."
+)
+FITTED = (
+    "Records: where proofs end, records were fitted (SpanMatching). More searches, or another attack, may "
+    "find more. A confident cell is no certificate: its confidence is how often such cells of public "
+    "records were right."
+)
+LIMITS = (
     "Records: exact is every category, and every number within 0.05 standard deviations. A record that comes "
     "back nearly counts as lost; the cells that are right are told beside it.",
 )
@@ -47,10 +53,10 @@ def tell(results: Sequence[Result[RecordsFound]]) -> Chapter:
     return Chapter(
         lead=f"{plural(len(cells), 'setting')} audited for records that come back from one release.",
         verdicts=tuple(verdict for cell in cells for verdict in _verdicts(cell)),
-        body=fill("records/page.html", cells=cells, NOT_SHOWN=NOT_SHOWN, NOT_READ=NOT_READ),
+        body=fill("records/page.html", cells=cells, NOT_SHOWN=NOT_SHOWN, NOT_READ=NOT_READ, call=call),
         rules=("By the share of records that come back exactly", RULES),
         assumed=Markup(ASSUMED),
-        limits=LIMITS,
+        limits=(FITTED if any(cell.rated for cell in cells) else ALGEBRA, *LIMITS),
         remarks=tuple(_remarks(cells)),
         settings=len(cells),
         brief=brief(cells),
@@ -97,15 +103,16 @@ def _verdicts(cell: RecordsOverSeeds) -> Iterator[Verdict]:
         return
     worst, worth = cell.worst, cell.worth
     by = "by client, with its records" if cell.first.recorded else "by records behind it"
+    shares = f"Exact {by}: {'; '.join(map(_brief, cell.sizes))}."
     yield Verdict(
         severity=cell.severity,
         about=f"records themselves from {cell.seen}",
         data=data,
-        sentence=f"{say(cell, worst)} Exact {by}: {'; '.join(map(_brief, cell.sizes))}.",
+        sentence=" ".join(filter(None, (say(cell, worst), shares, call(worst)))),
         notes=(*notes, *cell.first.remarks),
         anchor=cell.anchor,
         order=worst.exact.low,
-        attack=RowSpace.__name__,
+        attack=cell.attack,
         measure="recovered",
         average=worst.exact,
         guessing=worst.guessing,
@@ -147,6 +154,21 @@ def _say_recorded(cell: RecordsOverSeeds, size: SizeOverSeeds) -> str:
     return (
         f"{behind}, {exact:,} of {one.known:,} were recovered exactly, every column; {proven:,} were "
         f"certified without knowing them. Guessing with public records: {percent(size.guessing, 1)}.{rest}"
+    )
+
+
+def call(size: SizeOverSeeds) -> str:
+    """How many cells the attack is confident of, which is less than a proof; nothing where it rates none."""
+    if size.confident is None:
+        return ""
+    above, called, right = size.confident
+    if called.value == 0:
+        return f"Confident: no cell beyond those certified is called with more than {percent(above, 0)}."
+    return (
+        f"Confident, which is no proof: beyond the records that are certified, {percent(called.value, 0)} of "
+        f"all cells are called with more than {percent(above, 0)} confidence, and "
+        f"{percent(right.value, 1)} of these are right (95% interval {number(100 * right.low, 0)} to "
+        f"{percent(right.high, 0)}, a release as one trial)."
     )
 
 

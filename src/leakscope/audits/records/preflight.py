@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from leakscope.attacks.row_space import Recovery, RowSpace
+from leakscope.attacks.recovery import Recovery
+from leakscope.attacks.row_space import RowSpace
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import require
 from leakscope.core.nouns import Defense, Knowledge, View

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from leakscope.attacks.row_space import Recovery, RowSpace
+from leakscope.attacks.recovery import Recovery
+from leakscope.attacks.row_space import RowSpace
 from leakscope.attacks.span_membership import largest_rank
 from leakscope.audits.membership.judged import Roster, WatchedFederation
 from leakscope.audits.membership.recorded import RecordingAudit

@@ -51,6 +51,7 @@ def request_records(
     training: Table,
     defenses: Sequence[Table],
     shown: bool,
+    attack: Table | None = None,
 ) -> tuple[Table, Dataset | None]:
     """The plan of one audit of records, every name in it checked, and the records if they are in memory."""
     _consistent(clients=clients, sums=sums)
@@ -71,6 +72,7 @@ def request_records(
     game |= {"local": local} if local else {}
     game |= {"clients": clients} if clients > 1 else {}
     game |= {"shown": SHOWN} if shown else {}
+    game |= {"reconstruct": attack} if attack else {}
     cell: Table = {
         "id": "records",
         "data": table | ({"by": person} if person else {}),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from leakscope.attacks.row_space import RowSpace
 from leakscope.audits.records.found import RecordsFound, SizeFound
 from leakscope.report.pages import interval, percent, plural
 from leakscope.report.plot.frame import Axis, frame, linear
@@ -68,6 +69,14 @@ class SizeOverSeeds:
         return "none" if self.whole and checked and self.exact.high < SLIGHT else "inconclusive"
 
     @property
+    def confident(self) -> tuple[float, Average, Average] | None:
+        """Above which confidence cells are called, how many of all are, and how many of these are right."""
+        rated = [one.confident for one in self.found if one.confident is not None]
+        if len(rated) < len(self.found):
+            return None
+        return rated[0].above, average([one.called for one in rated]), average([one.right for one in rated])
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Why the search may have missed records, with the number of releases."""
         searches = [one.search for one in self.found]
@@ -76,6 +85,7 @@ class SizeOverSeeds:
             ("there were too many branches", sum(search.stopped for search in searches)),
             ("the layer's rank is below the number of records", sum(search.short for search in searches)),
             ("the records' space is disturbed, not drowned", sum(search.disturbed for search in searches)),
+            ("the rest was fitted, which ends in no proof", sum(search.fitted for search in searches)),
             ("categories left dimensions free", sum(search.left for search in searches)),
         )
         return tuple(f"{why} in {count:,} of {batches:,} releases" for why, count in counts if count)
@@ -120,6 +130,21 @@ class RecordsOverSeeds(Runs[RecordsFound]):
         state = "as it was given" if self.cell.weights else "untrained"
         state = f"after {plural(self.first.epochs, 'epoch')} of training" if self.first.epochs else state
         return f"one {self.release}{sums}, model {state}"
+
+    @property
+    def attack(self) -> str:
+        """Its name."""
+        return str(dict(self.cell.game.get("reconstruct", ())).get("name", RowSpace.__name__))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether records that are not proven were fitted."""
+        return any(one.search.fitted for size in self.sizes for one in size.found)
+
+    @property
+    def rated(self) -> bool:
+        """Whether the attack goes on where proofs end, and rates cells."""
+        return any(size.confident is not None for size in self.sizes)
 
     @property
     def unread(self) -> str:

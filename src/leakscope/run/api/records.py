@@ -56,6 +56,15 @@ def reconstruct(
             metavar="DEFENSE",
         ),
     ] = (),
+    attack: Annotated[
+        str | Table | None,
+        options.option(
+            "RowSpace, which proves records, or SpanMatching, which goes on by optimisation where proofs end "
+            "and rates every cell: slower. Settings as in SpanMatching:restarts=7.",
+            metavar="ATTACK",
+            show_default="RowSpace",
+        ),
+    ] = None,
     show_reconstructions: options.Shown = False,
     output: options.Output = None,
     jobs: options.Jobs = None,
@@ -66,7 +75,7 @@ def reconstruct(
 
     ``data`` and ``model`` as for `audit`; the model must begin with a linear layer. No record is in the
     report unless ``show_reconstructions`` asks for some."""
-    from leakscope.audits.asked import parse_model
+    from leakscope.audits.asked import parse_model, parse_part
     from leakscope.audits.inference.request import list_defenses
     from leakscope.audits.records.request import describe_local, request_records
     from leakscope.run.running import run_document
@@ -95,6 +104,7 @@ def reconstruct(
         training=options.training(rate, mode),
         defenses=list_defenses(defenses),
         shown=show_reconstructions,
+        attack=parse_part(attack, "--attack", "SpanMatching:restarts=7") if attack else None,
     )
     return run_document(document, output, records=records, net=start.net, jobs=jobs, trust=trust, quiet=quiet)
 
