@@ -66,6 +66,8 @@ class MembershipFound(FrozenModel):
     ``alike`` says of every game whether members and non-members differ in membership alone; empty in results
     from before it was asked, and then nothing is known of it.
     ``took_part`` says in how many of the rounds each watched client did, where sums are seen and it is known.
+    ``batchwise``: clients normalised records by their batches, so that what one adds to an update hangs on
+    the others of its batch, and attacks only come near it.
     ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
     observed, as the global models that are seen come from all of them."""
 
@@ -86,4 +88,5 @@ class MembershipFound(FrozenModel):
     remarks: tuple[str, ...] = ()
     alike: tuple[Exchangeability, ...] = ()
     took_part: tuple[Count, ...] = ()
+    batchwise: bool = False
     guarantee: Accounted | None = None

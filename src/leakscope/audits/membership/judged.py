@@ -23,6 +23,7 @@ from leakscope.core.rng import seeded
 from leakscope.core.task import task_loss
 from leakscope.games import Membership
 from leakscope.games.referee import play
+from leakscope.gradients.joint import is_batchwise
 from leakscope.measures.exchangeability import Exchangeability, exchangeability
 from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.shuffled import shuffled
@@ -264,6 +265,7 @@ def gather(
         took_part=count_rounds(watched),
         utility=utility,
         alike=alike,
+        batchwise=is_batchwise(watched.model) and not watched.recording.still,
     )
 
 
