@@ -27,6 +27,27 @@ class Client(FrozenModel):
     scores: Scores[Estimate]
 
 
+class ClientGame(FrozenModel):
+    """One attack on one client, or on all at once. ``rows`` are the lines of the list of records, if there
+    is to be one."""
+
+    members: int
+    judged: int
+    scores: Scores[Estimate]
+    roc: tuple[tuple[float, float], ...] = ()
+    reach: Reach | None = None
+    selfcheck: SelfCheck | None = None
+    rows: str = ""
+
+
+class ClientPart(FrozenModel):
+    """All that is found of one client by itself, by every attack: clients can be looked at by anybody, in any
+    order."""
+
+    alike: Exchangeability
+    games: tuple[ClientGame, ...]
+
+
 class MemberAttack(FrozenModel):
     """One attack: means over so many ``games`` and their standard ``deviation``. A game is about one client,
     or about all where they are not told apart; then, and in results of the first format, ``clients`` is
