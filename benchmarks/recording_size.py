@@ -1,27 +1,30 @@
 """What recordings of many clients, rounds and parameters cost to write, to check and to audit.
 
-    python benchmarks/recording_size.py silos        5 and 10 clients x 100 rounds x 1 M parameters (5 GB)
+    python benchmarks/recording_size.py silos        100 clients x 2, 4 and 8 rounds x 1 M parameters (3 GB)
     python benchmarks/recording_size.py devices      100 of 10,000 clients in each of 25 and 50 rounds
-    python benchmarks/recording_size.py index        writing alone: 2,500 and 10,000 uploads of a tiny net
+    python benchmarks/recording_size.py index        writing alone, with and without a journal: a tiny net
     python benchmarks/recording_size.py --quick      all, a tenth of that
 
 One thread; seconds are the process's own. Uploads are drawn, not trained: what they hold does not change what
-they cost. Each part is measured at two sizes, in a process each, so that the time of an upload and the
-peak of memory show whether both stay as they are. 100 clients x 100 rounds x 1 M parameters are 40 GB: ten
-times the larger of the two.
+they cost. Each part is measured at several sizes, in a process each, so that the time of an upload and the
+peak of memory show whether both stay as they are. 100 clients x 100 rounds x 1 M parameters are 40 GB, twelve
+times the largest of these. Clients are looked at as workers do it, each by itself. FedMIA reads up to 16
+other uploads of a round for each of a client's own, so that reading takes up to 17 times "read".
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
@@ -30,7 +33,7 @@ from leakscope.audits.membership.kind import KIND
 from leakscope.models import MLP, build
 from leakscope.results.cell import Cell
 from leakscope.results.kind import World
-from leakscope.training.recording.checks import check_recording
+from leakscope.training.recording import writer
 
 
 @dataclass(frozen=True)
@@ -41,20 +44,27 @@ class Size:
     hidden: int
     inputs: int
     asked: int  # clients whose members are asked about
-    attack: str = "Cosine"
+    looked_at: int = 10  # of these, by each attack
     members: int = 20
     nobody: int = 200
+    journal: bool = True
 
 
+ATTACKS = ("Cosine", "FedMIA")
 SIZES = {
-    "silos": [Size(k, k, 100, 960, 1_000, asked=k) for k in (5, 10)],
+    "silos": [Size(100, 100, rounds, 960, 1_000, asked=10, looked_at=3) for rounds in (2, 4, 8)],
     "devices": [Size(10_000, 100, rounds, 32, 50, asked=100) for rounds in (25, 50)],
-    "index": [Size(10_000, 100, rounds, 2, 2, asked=0) for rounds in (25, 100)],
+    "index": [
+        *(Size(10_000, 100, rounds, 2, 2, asked=0) for rounds in (25, 50, 100)),
+        *(Size(10_000, 100, rounds, 2, 2, asked=0, journal=False) for rounds in (25, 50)),
+    ],
 }
 QUICK = {
-    "silos": [Size(k, k, 10, 960, 1_000, asked=k) for k in (5, 10)],
-    "devices": [Size(1_000, 100, rounds, 32, 50, asked=20) for rounds in (3, 5)],
-    "index": [Size(1_000, 100, rounds, 2, 2, asked=0) for rounds in (10, 40)],
+    "silos": [Size(10, 10, rounds, 960, 1_000, asked=2, looked_at=1) for rounds in (2, 4)],
+    "devices": [Size(1_000, 100, rounds, 32, 50, asked=20, looked_at=5) for rounds in (3, 5)],
+    "index": [
+        Size(1_000, 100, rounds, 2, 2, asked=0, journal=kept) for kept in (True, False) for rounds in (5, 10)
+    ],
 }
 
 
@@ -62,36 +72,53 @@ def measure(size: Size) -> dict[str, float]:
     """Seconds of each part for one upload, bytes of disk for one upload, and the peak of memory."""
     torch.set_num_threads(1)
     data = _candidates(size)
-    net = MLP((size.hidden,))
-    model = build(net, data, seeded(0, "model"))
+    model = build(MLP((size.hidden,)), data, seeded(0, "model"))
     spent: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         folder, clock = Path(place) / "run", time.process_time
         start = clock()
-        _write(folder, model, size)
+        with patch.object(writer, "SHORT", writer.SHORT if size.journal else math.inf):
+            _write(folder, model, size)
         uploads = size.a_round * size.rounds
         spent["uploads"] = uploads
         spent["write, s an upload"] = (clock() - start) / uploads
         spent["disk, MB an upload"] = sum(p.stat().st_size for p in folder.iterdir()) / uploads / 1e6
         start = clock()
-        Recording(folder)
+        recording = Recording(folder)
         spent["read the index, s"] = clock() - start
-        if not size.asked:
-            return spent
-        start = clock()
-        recording = check_recording(Recording(folder)).recording
-        spent["check, s an upload"] = (clock() - start) / uploads
-        before = _peak()
-        game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": size.attack}]}
+        if size.asked:
+            start = clock()
+            recording.update(0, recording.clients_in(0)[0])
+            spent["read, s an upload"] = clock() - start
+            spent |= _audit(size, folder, data)
+    return spent
+
+
+def _audit(size: Size, folder: Path, data: Dataset) -> dict[str, float]:
+    """The check of all uploads, then some clients by each attack, as workers look at them, then the end."""
+    spent, clock, uploads = {}, time.process_time, size.a_round * size.rounds
+    spent["peak before, MB"] = _peak()
+    for attack in ATTACKS:
+        game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": attack}]}
         table = {"name": "MLP", "hidden": [size.hidden]}
         cell = {"data": {"name": "candidates"}, "model": table, "trials": 200, "game": game}
+        world = World(Cell.model_validate(cell), 0, data)
         start = clock()
-        KIND.run(World(Cell.model_validate(cell), 0, data))
-        whole = clock() - start
-        asked = sum(len({*_asked(size)} & {*recording.clients_in(r)}) for r in recording.rounds)
-        spent["audit, s"], spent["uploads asked about"] = whole, asked
-        spent["audit, s an upload asked about"] = (whole - spent["check, s an upload"] * uploads) / asked
-        spent["peak after check, MB"], spent["peak, MB"] = before, _peak()
+        division = KIND.divide(world)
+        assert division is not None
+        spent["check, s an upload"] = (clock() - start) / uploads
+        spent["peak after the check, MB"] = _peak()
+        names, recording = division.names[: size.looked_at], division.facts.recording
+        asked = sum(len({*names} & {*recording.clients_in(r)}) for r in recording.rounds)
+        start = clock()
+        parts = dict(KIND.run_parts(replace(world, facts=division.facts), names))
+        spent[f"{attack}, s an upload asked about"] = (clock() - start) / asked
+        spent[f"{attack}, KB that a client's part is"] = len(parts[names[0]]) / 1e3
+        spent[f"peak after {attack}, MB"] = _peak()
+    start = clock()
+    same = dict.fromkeys(division.names, parts[names[0]])  # as if all were alike
+    KIND.run(replace(world, facts=division.facts, parts=same))
+    spent["put together, s"] = clock() - start
     return spent
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -17,10 +19,12 @@ from leakscope.attacks.whitened import FedMIA, InOut, Whitened
 from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.nouns import Knowledge, View
+from leakscope.core.rng import seeded
 from leakscope.defenses.bottleneck import VIB
 from leakscope.games import Membership
 from leakscope.games.referee import play
 from leakscope.gradients import moments
+from leakscope.gradients.joint import is_batchwise, normalise_by
 from leakscope.measures.success import auroc
 from leakscope.training.recording import RecordedChannel, Recorder, Recording
 
@@ -321,6 +325,71 @@ def test_recorded_statistics_are_those_that_candidates_pass_through(tmp_path):
     found = RecordedChannel(Recording(tmp_path / "run"), normed(), ("a",), (0, 1)).model
     torch.testing.assert_close(found[1].running_mean, model[1].running_mean)
     torch.testing.assert_close(found[1].running_var, model[1].running_var)
+
+
+def test_statistics_of_known_records_are_those_of_a_batch_in_training():
+    """By the mean and variance of what the first layer gives, and by a pass in training mode."""
+    model, x = normed(), records(40, 0).x
+    params = {name: 2 * p.detach() for name, p in model.named_parameters()}
+    settled = normalise_by(model, params, x, batch=40)
+    before = x @ params["0.weight"].T + params["0.bias"]
+    torch.testing.assert_close(settled[1].running_mean, before.mean(0))
+    torch.testing.assert_close(settled[1].running_var, before.var(0))
+    twice = normalise_by(model, params, x, batch=20)
+    halves = torch.stack([part.var(0) for part in before.split(20)])
+    torch.testing.assert_close(twice[1].running_var, halves.mean(0))
+    settled[1].running_var *= 39 / 40  # a pass in training divides by n
+    trained = torch.func.functional_call(copy.deepcopy(model).train(), params, (x,))
+    torch.testing.assert_close(torch.func.functional_call(settled, params, (x,)), trained)
+    assert not model[1].running_mean.any()
+    other = net()
+    assert normalise_by(other, dict(other.named_parameters()), x, batch=8) is other
+    assert not is_batchwise(other)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_members_behind_batch_normalisation_are_found_with_statistics_that_fit(tmp_path, mode):
+    """Running statistics after two rounds are still far from those of any batch. Where clients trained in
+    evaluation mode, the recorded ones are right, and stay."""
+    torch.manual_seed(1)
+    members = {name: records(30, i) for i, name in enumerate("abc")}
+    layers: list[nn.Module] = []
+    for width in (WIDTH, 32, 32):
+        layers += [nn.Linear(width, 32), nn.BatchNorm1d(32), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(32, CLASSES))
+    with torch.no_grad():
+        for layer in layers[::3]:
+            layer.weight *= 8
+    recorder = Recorder(tmp_path / "run", model, model_name="net")
+    for r in range(2):
+        recorder.global_model(r, model)
+        states = []
+        for name, part in members.items():
+            local = copy.deepcopy(model).train(mode == "train")
+            optimiser = torch.optim.SGD(local.parameters(), 0.1)
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(local(part.x), part.y).backward()
+            optimiser.step()
+            recorder.update(r, name, local, samples=30)
+            states.append(local.state_dict())
+        model.load_state_dict({k: sum(s[k] for s in states) / 3 for k in states[0]})
+    recorder.global_model(2, model)
+    recording = Recording(tmp_path / "run")
+    assert recording.still == (mode == "eval")
+    found = {}
+    for normalised in (0, 256):
+        areas = []
+        for i, name in enumerate(members):
+            channel = RecordedChannel(recording, copy.deepcopy(model).eval(), (name,), (0, 1))
+            game = Membership(members[name], records(150, 20 + i))
+            knowledge = Knowledge(game.on(records(120, 50)), channel, 120)
+            attack = Whitened(normalised=normalised)
+            areas.append(auroc(play(game, channel, attack, knowledge, trials=180, rng=seeded(0, i))).value)
+        found[normalised] = sum(areas) / len(areas)
+    if mode == "eval":
+        assert found[0] == found[256]
+    assert found[256] > 0.9
+    assert mode == "eval" or 1 - found[256] < (1 - found[0]) / 2
 
 
 def test_the_final_model_is_the_one_that_losses_are_of(tmp_path):

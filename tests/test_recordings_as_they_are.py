@@ -16,10 +16,13 @@ from torch import nn
 
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
+from leakscope.audits.membership.seeds import watches
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.results.cell import Cell
 from leakscope.results.kind import World
+from leakscope.results.result import Result
+from leakscope.run import experiment
 from leakscope.training.recording.checks import check_recording
 from leakscope.training.recording.codes import check_codes
 from leakscope.training.recording.folder import convert_folder
@@ -98,6 +101,13 @@ def keep(folder, loop: Loop, upload=lambda r, client, sent, state: state, *, mod
     return Recording(folder)
 
 
+def measure(folder, loop: Loop) -> Result:
+    game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": "Whitened"}]}
+    model = {"name": f"{__name__}.{loop.net}"}
+    cell = Cell.model_validate({"data": {"name": "c"}, "model": model, "trials": 200, "game": game})
+    return experiment.run(cell, 0, records=loop.candidates(), trusted=(__name__,))
+
+
 def audit(folder, loop: Loop, candidates: Dataset | None = None, **game):
     game = {"name": "RecordingAudit", "recording": str(folder), "attacks": [{"name": "Cosine"}]} | game
     model = {"name": f"{__name__}.{loop.net}"}
@@ -120,6 +130,20 @@ def honest(tmp_path_factory):
 
 def test_an_honest_recording_tells_its_members(honest):
     assert honest[1] > 0.8
+
+
+def test_little_found_behind_batch_normalisation_is_no_all_clear(tmp_path):
+    """Of a net without it nothing is doubted."""
+    for net in ("plain", "normed"):
+        loop = Loop(net=net, rounds=2)
+        keep(tmp_path / net, loop)
+        result = measure(tmp_path / net, loop)
+        assert result.found.batchwise == (net == "normed")
+        (watch,) = watches([result])
+        (federation,) = watch.federations
+        doubts = " ".join(federation.doubts)
+        assert ("does not show that little leaks" in doubts) == (net == "normed")
+        assert [site.sound for site in federation.sites] == [net == "plain"] * SITES
 
 
 # Numbers that would be low because something does not fit

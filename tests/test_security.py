@@ -299,18 +299,18 @@ def dated(result, digest):
 def test_results_hold_keyed_fingerprints_and_those_from_before_go_on(tmp_path):
     text = CELL
     made = plan.parse(text)
-    digests = sweep.check(made)
-    (result,) = sweep.run(made, tmp_path / "out", text=text, jobs=1, digests=digests)
+    tried = sweep.check(made)
+    (result,) = sweep.run(made, tmp_path / "out", text=text, jobs=1, tried=tried)
     plain = tabled(made.cell[0].data).digest
     assert plain not in result.model_dump_json()
-    sweep.run(made, tmp_path / "out", text=text, jobs=1, digests=digests)
+    sweep.run(made, tmp_path / "out", text=text, jobs=1, tried=tried)
     store.save(tmp_path / "out", dated(result, plain))
     steps = []
-    sweep.run(made, tmp_path / "out", text=text, jobs=1, digests=digests, progress=steps.append)
+    sweep.run(made, tmp_path / "out", text=text, jobs=1, tried=tried, progress=steps.append)
     assert steps == []
     store.save(tmp_path / "out", dated(result, "0" * 16))
     with pytest.raises(StoreError, match="other records"):
-        sweep.run(made, tmp_path / "out", text=text, jobs=1, digests=digests)
+        sweep.run(made, tmp_path / "out", text=text, jobs=1, tried=tried)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 5_000])

@@ -19,7 +19,7 @@ import leakscope as ls
 from leakscope.attacks.joint import Joint
 from leakscope.audits.membership.judged import WatchedFederation
 from leakscope.audits.questions.page import tell
-from leakscope.audits.questions.shares import Rehearsal, answer_property, deal_shares
+from leakscope.audits.questions.shares import Rehearsal, answer_property, compare_order, deal_shares
 from leakscope.audits.questions.sums import LinearReader, Participation, RehearsedSums
 from leakscope.core.dataset import Batch, Dataset
 from leakscope.core.errors import LeakscopeError
@@ -104,6 +104,8 @@ def test_the_share_of_a_value_is_told_from_uploads_without_any_record_of_a_clien
     answer = bed.ask(codes)
     assert answer.scores.advantage.low > 0
     assert answer.selfcheck.p < 0.025
+    assert answer.order[0] > 0.8
+    assert answer.order[1] < 0.025
     own = codes[:-OUTSIDE].view(len(NAMES), SIZE).sum(1)
     assert answer.guessing == max(np.bincount(-(-own * 5 // SIZE))) / len(NAMES)
     right = [
@@ -122,11 +124,25 @@ def test_a_column_that_inputs_know_nothing_of_is_not_told(bed):
     claims = sum(answer.scores.advantage.low > 0 for answer in answers)
     assert claims <= stats.binom.ppf(0.99, len(answers), 0.025)
     assert sum(answer.selfcheck.p <= 0.025 for answer in answers) <= 2
+    told = [answer.order[1] for answer in answers if answer.order is not None]
+    assert sum(p <= 0.025 for p in told) <= stats.binom.ppf(0.99, len(answers), 0.025)
 
 
 def test_clients_who_trained_otherwise_than_was_assumed_are_said_to(bed):
     answer = bed.ask(bed.candidates.private["ill"], rate=1.0)
     assert "trained otherwise than was assumed" in answer.remarks[1]
+
+
+def test_the_order_of_clients_is_spearmans_with_the_chance_of_a_permutation():
+    rng = seeded(5)
+    said = torch.randn(12, generator=rng).double()
+    true = (said + torch.randn(12, generator=rng)).float().round(decimals=1)
+    found, chance = compare_order(said, true, rng)
+    expected = stats.spearmanr(said, true, alternative="greater")
+    assert found == pytest.approx(expected.statistic)
+    assert chance == pytest.approx(expected.pvalue, abs=0.02)
+    assert compare_order(said, torch.ones(12), rng) is None
+    assert compare_order(said, said, rng) == (pytest.approx(1), 1 / 1_000)
 
 
 # --- sums of which it is known who took part -------------------------------------------------------
@@ -212,6 +228,8 @@ def test_shares_are_told_from_sums_by_who_took_part_and_not_where_nothing_tells_
     own = codes[:-OUTSIDE].view(len(NAMES), SIZE).double().mean(1)
     told = [sum(client.range) / 2 for client in answer.clients]
     assert stats.spearmanr(own, told).statistic > 0.6
+    assert answer.order[0] > 0.6
+    assert answer.order[1] < 0.025
     assert "solved for from 30 sums of 20 clients" in answer.remarks[1]
     others = [sums.ask(deal_codes(300 + i), seed=i, rehearsals=90, seen="sum") for i in range(3)]
     assert sum(answer.scores.advantage.low > 0 for answer in others) == 0
@@ -251,6 +269,7 @@ def test_one_call_asks_for_shares_and_a_page_tells_them(bed, tmp_path, request_o
     (verdict,) = tell([result]).verdicts
     assert verdict.severity in LEAKS
     assert "the share of yes (ill) lies at each client" in verdict.sentence
+    assert "which clients have a larger share than others: the rank correlation" in verdict.sentence
     page = render([result], plan="", title="x")
     assert "Range said" in page
     assert "the recorded rate" in page

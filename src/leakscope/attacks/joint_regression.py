@@ -71,6 +71,7 @@ class JointRegression(OnWhitened):
     def _regress(self, model: nn.Module, release: Release, asked: Records, known: Records) -> Tensor:
         """Each candidate's coefficient over its standard error, in units of the round's."""
         params, update = seen_in(release)
+        model = self.whitened.settle(model, release, known)
         whitening = self.whitened.whitening(model, params, release.layers, known)
         y, loss = labels_for(model, params, *asked, self.label), loss_for(model, self.label)
         gram, along = torch.zeros(()), torch.zeros(())

@@ -31,6 +31,7 @@ from leakscope.core.nouns import Guess, Knowledge, Layers, Params, Release, View
 from leakscope.core.task import is_number
 from leakscope.gradients import moments
 from leakscope.gradients.aligned import whitened_cosines
+from leakscope.gradients.joint import normalise_by
 from leakscope.gradients.whitened import Whitening
 from leakscope.models import parameters
 from leakscope.training.recording.replay import RecordedRelease
@@ -77,7 +78,9 @@ class Whitened:
     non-members of the record's class have in the mean, n of them weighing n / (n + 1). ``noise`` is the
     standard deviation of noise the adversary knows to be in every entry of the update: the damping grows
     with its share, until at much noise nothing is whitened. Only linear layers and convolutions are looked
-    at. Null setting: a damping of 1e9, a standardised cosine.
+    at. Where clients normalise records by their batches, a record's gradient is taken with the statistics of
+    the known non-members under the round's global model, in batches of ``normalised``; 0: with the last
+    recorded ones, which lag behind. Null setting: a damping of 1e9, a standardised cosine.
     """
 
     sees: ClassVar[Sees] = "updates"
@@ -88,12 +91,15 @@ class Whitened:
     share: float = 0.8
     only: tuple[str, ...] = field(default=())
     by_class: bool = False
+    normalised: int = 256
 
     def __post_init__(self) -> None:
         check_label("Whitened", self.label)
         require(0 < self.damping <= FIRM, "Whitened.damping", f"positive and at most {FIRM:g}", self.damping)
         require(self.noise >= 0, "Whitened.noise", "at least 0", self.noise)
         require(0 < self.share < 1, "Whitened.share", "between 0 and 1", self.share)
+        some = self.normalised == 0 or self.normalised >= 8
+        require(some, "Whitened.normalised", "0 or at least 8", self.normalised)
 
     def check(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         """Refuse a model that it cannot be played on."""
@@ -130,6 +136,7 @@ class Whitened:
     ) -> RoundScores:
         params, own, cut = dict(release.params), release.layers, int(len(known[0]) * self.share)
         updates, clients, there = _all_updates(release, own, peers)
+        model = self.settle(model, release, known)
         labels = labels_for(model, params, *known, self.label)
         whitening = self.whitening(model, params, own, known)
 
@@ -145,6 +152,12 @@ class Whitened:
         rest = (null - self._class_means(null, labels, labels))[:, :, cut:]
         scores, known_scores = (_standardise(part, rest) for part in (torch.stack(tried), rest))
         return RoundScores(scores, known_scores, clients, there)
+
+    def settle(self, model: nn.Module, release: Release, known: Records) -> nn.Module:
+        """The model as records pass through it in a round."""
+        if not self.normalised or (isinstance(release, RecordedRelease) and release.still):
+            return model
+        return normalise_by(model, dict(release.params), known[0], batch=self.normalised)
 
     def _class_means(self, null: Tensor, labels: Tensor, wanted: Tensor) -> Tensor:
         """(updates, layers, n): what to take off the score of a record with a ``wanted`` label: of a sum over

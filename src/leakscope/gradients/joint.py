@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _NormBase
 
 from leakscope.core.nouns import Loss, Params, flatten
 from leakscope.core.rng import seeded
@@ -54,6 +55,30 @@ def with_statistics(model: nn.Module, params: Params, *, still: bool = False) ->
         held[name].copy_(value)
     rest = {name: value for name, value in params.items() if name not in statistics}
     return own.eval() if still else own, rest
+
+
+def is_batchwise(model: nn.Module) -> bool:
+    """Whether layers normalise a record by its batch in training, and by running statistics afterwards."""
+    return any(isinstance(part, _NormBase) and part.running_mean is not None for part in model.modules())
+
+
+def normalise_by(model: nn.Module, params: Params, x: Tensor, *, batch: int) -> nn.Module:
+    """The model in evaluation mode, whose running statistics are those that these records have under
+    ``params`` in batches of at most ``batch``: a record's gradient is then about what it adds to that of a
+    batch in training. Those that a model keeps lag behind its weights, at first by far. A model without any
+    is given back."""
+    if not is_batchwise(model):
+        return model
+    own = copy.deepcopy(model).eval()
+    for part in own.modules():
+        if isinstance(part, _NormBase) and part.running_mean is not None:
+            part.reset_running_stats()
+            part.momentum = None  # the plain mean over batches
+            part.train()
+    with torch.no_grad():
+        for some in x.tensor_split(-(-len(x) // batch)):
+            functional_call(own, dict(params), (some,))
+    return own.eval()
 
 
 def joint_blocks(

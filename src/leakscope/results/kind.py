@@ -6,10 +6,10 @@ The registry is `catalogue.KINDS`: names, folders and formats, so that nothing i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -51,6 +51,18 @@ class World:
     keep: Keep | None = None
     net: nn.Module | None = None
     splits: dict[Any, Any] | None = None  # those made before, where many cells are tried on the same records
+    facts: Any = None  # of a `Division`
+    parts: Mapping[str, str] = field(default_factory=dict)  # those that are done, as `run_parts` gave them
+
+
+@dataclass(frozen=True)
+class Division:
+    """A cell that can be run in parts, each of which gives the same whoever runs it: their names, and the
+    ``facts`` that are established once for all of them. ``mark``: what parts are of, and by which code."""
+
+    names: tuple[str, ...]
+    facts: Any
+    mark: str
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,19 @@ class Kind(Protocol[F]):
 
     def tell(self, results: Sequence[Result[F]]) -> Chapter:
         """Its part of a page: verdicts, sections, assumptions and limits; failed results are among them."""
+        ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A kind some of whose cells can be run in parts; `Kind.run` then takes those that are done."""
+
+    def divide(self, world: World) -> Division | None:
+        """The parts of a cell; None where it is run as one."""
+        ...
+
+    def run_parts(self, world: World, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Some parts by name, each as text."""
         ...
 
 

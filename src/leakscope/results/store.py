@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,18 @@ from leakscope.results.kind import kind_named
 from leakscope.results.result import FORMAT, Result
 
 FILES = "files"  # the folder of what belongs to results beside their numbers
+PARTS = "parts"  # the folder of what is done of cells that are not finished
 SIGNED = "sha256"  # under this key a result on disk says what the rest of it must be
 MARK = "# leakscope plan "  # how the plan of a results folder begins, before its digest
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a part of a cell gave, the ``mark`` of what it is of, and the ``seconds`` that it took."""
+
+    text: str
+    mark: str
+    seconds: float
 
 
 def save(folder: Path, result: Result[Any], extra: Mapping[str, bytes] | None = None) -> None:
@@ -35,6 +48,36 @@ def serialise(result: Result[Any]) -> str:
     """A result as its file has it, with its fingerprint."""
     table = result.table
     return _text({SIGNED: _fingerprint(table), **table})
+
+
+def save_part(folder: Path, key: str, name: str, part: Part) -> None:
+    """Keep a part of a cell until all are there, for the user alone: it may list records."""
+    table = {"name": name, **asdict(part)}
+    file = f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json"
+    write(inside(folder, PARTS, key, file), _text({SIGNED: _fingerprint(table), **table}), private=True)
+
+
+def load_parts(folder: Path, key: str, mark: str) -> dict[str, Part]:
+    """The parts of a cell that are done, by name. Those with another ``mark``, and what is not as it was
+    written, count as not done."""
+    found = {}
+    for path in sorted((folder / PARTS / key).glob("*.json")):
+        try:
+            table = json.loads(read(path))
+        except (OSError, ValueError, RecursionError):
+            continue
+        signed = table.pop(SIGNED, None) if isinstance(table, dict) else None
+        if signed == _fingerprint(table) and table.get("mark") == mark:
+            name = str(table.pop("name"))
+            found[name] = Part(**table)
+    return found
+
+
+def drop_parts(folder: Path, key: str) -> None:
+    """Once the cell's result is there."""
+    shutil.rmtree(folder / PARTS / key, ignore_errors=True)
+    with suppress(OSError):  # parts of others are there still, or none ever were
+        (folder / PARTS).rmdir()
 
 
 def file(folder: Path, key: str, name: str) -> bytes:

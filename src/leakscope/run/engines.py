@@ -7,6 +7,7 @@ not change them.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import secrets
@@ -24,7 +25,7 @@ from contextlib import chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from joblib import Parallel, delayed, parallel_config
@@ -41,17 +42,32 @@ if TYPE_CHECKING:
 
     from leakscope.core.dataset import Dataset
 
-Task = tuple[Cell, int]  # a cell and its seed
+
+class Task(NamedTuple):
+    """A cell and its seed, or, where they are named, some parts of it; see `results.kind.Division`."""
+
+    cell: Cell
+    seed: int
+    names: tuple[str, ...] = ()
+    facts: Any = None
+
+    @property
+    def beat(self) -> str:
+        """The name of the file in which it says how far it has come."""
+        key = self.cell.key(self.seed)
+        return f"{key}-{hashlib.sha256(self.names[0].encode()).hexdigest()[:12]}" if self.names else key
 
 
 @dataclass(frozen=True)
 class Finished:
     """A cell that has been run: its result, the files that belong to it, and what an error says on the
-    screen, which may quote records and is not kept."""
+    screen, which may quote records and is not kept. Of ``parts`` of a cell the result says nothing yet."""
 
     result: Result[Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
     said: str = ""
+    parts: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0  # of the parts
 
 
 Results = Generator[Finished, None, None]
@@ -102,26 +118,41 @@ def run_task(
     records: Dataset | None = None,
     beats: Path | None = None,
     net: nn.Module | None = None,
+    names: tuple[str, ...] = (),
+    facts: Any = None,
+    parts: Mapping[str, str] | None = None,
 ) -> Finished:
-    """One cell in the process it is called in. What the user can put right is kept as the cell's error,
-    never as a result; anything else is a defect and ends the sweep."""
+    """One cell in the process it is called in, or the parts of it that are named; ``parts`` are those that
+    are done. What the user can put right is kept as the cell's error, never as a result; anything else is a
+    defect and ends the sweep."""
     import torch
     from threadpoolctl import threadpool_limits
 
     from leakscope.run import experiment
 
     torch.set_num_threads(1)
+    begun = time.perf_counter()
     try:
         named = f"model {cell.model['name']!r}, or another part of the user's own, fails"
         limits = threadpool_limits(1), parallel_config("threading", n_jobs=spare)
         with limits[0], limits[1], Foreign(named, trusted):
-            watch = partial(_beat, beats / cell.key(seed)) if beats and beats.is_dir() else None
+            file = beats / Task(cell, seed, names).beat if beats and beats.is_dir() else None
             kept: dict[str, bytes] = {}
-            keep = kept.__setitem__
-            result = experiment.run(
-                cell, seed, records=records, trusted=trusted, watch=watch, keep=keep, net=net
+            world = experiment.enter(
+                cell,
+                seed,
+                records=records,
+                trusted=trusted,
+                watch=partial(_beat, file) if file else None,
+                keep=kept.__setitem__,
+                net=net,
+                facts=facts,
+                parts=parts or {},
             )
-            return Finished(result, kept)
+            if names:
+                found = experiment.run_parts(world, names)
+                return Finished(_blank(cell, seed), parts=found, seconds=time.perf_counter() - begun)
+            return Finished(experiment.run_in(world, begun), kept)
     except LeakscopeError as error:
         return _fail(cell, seed, str(error), error.public)
 
@@ -139,9 +170,12 @@ def beat(file: Path) -> tuple[int, int] | None:
     return done, total
 
 
+def _blank(cell: Cell, seed: int, error: str = "") -> Result[Any]:
+    return Result[Any](key=cell.key(seed), seed=seed, kind=cell.kind, cell=cell, error=error)
+
+
 def _fail(cell: Cell, seed: int, said: str, kept: str = "") -> Finished:
-    result = Result[Any](key=cell.key(seed), seed=seed, kind=cell.kind, cell=cell, error=kept or said)
-    return Finished(result, said=said)
+    return Finished(_blank(cell, seed, kept or said), said=said)
 
 
 def _bound(parent: int) -> None:
@@ -160,16 +194,18 @@ class Loky:
     """Processes of this machine; each cell loads its own records.
 
     Of a few cells the first is run in this process, unless it is said how many ``jobs`` there are to be, and
-    so are the others while all that are left would take less than `SOON` seconds, were each as slow as the
-    slowest so far: starting a process takes as long."""
+    so are the others while all that are left, cells or parts of them, would take less than `SOON` seconds, were
+    each as slow as the slowest so far: starting a process takes as long."""
 
     def results(
         self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
     ) -> Results:
-        slowest = 0.0 if jobs is None and len(tasks) <= FEW_CELLS else SOON
+        tasks = [Task(*task) for task in tasks]
+        few = jobs is None and len({task.cell.key(task.seed) for task in tasks}) <= FEW_CELLS
+        slowest = 0.0 if few else SOON
         while tasks and slowest * len(tasks) < SOON:
-            begun, ((cell, seed), *tasks) = time.perf_counter(), tasks
-            yield run_task(cell, seed, trusted=trusted, spare=cores(), beats=beats)
+            begun, (task, *tasks) = time.perf_counter(), tasks
+            yield run_task(**task._asdict(), trusted=trusted, spare=cores(), beats=beats)
             slowest = max(slowest, time.perf_counter() - begun)
         if tasks:
             yield from self._in_processes(tasks, jobs=jobs, trusted=trusted, beats=beats)
@@ -180,7 +216,7 @@ class Loky:
         jobs = min(jobs or cores(), len(tasks)) or 1
         os.environ.update(_SAFE)
         shared: Any = {"trusted": trusted, "spare": max(1, cores() // jobs), "beats": beats}
-        calls = (delayed(run_task)(cell, seed, **shared) for cell, seed in tasks)
+        calls = (delayed(run_task)(**task._asdict(), **shared) for task in tasks)
         backend: Any = {"backend": "loky", "initializer": _bound, "initargs": (os.getpid(),)}
         with parallel_config(n_jobs=jobs, **(backend if jobs > 1 else {})):
             parallel = Parallel(return_as="generator_unordered", batch_size=1)
@@ -217,47 +253,51 @@ def _finished(
     ray: Any, tasks: Sequence[Task], *, at_once: int, trusted: tuple[str, ...], beats: Path | None
 ) -> Results:
     run = ray.remote(num_cpus=1, max_retries=0)(_on_worker)  # Ray's own retries may have no end
-    waiting = deque((cell, seed, 1) for cell, seed in tasks)  # and which attempt it is
-    running: dict[Any, tuple[Cell, int, int]] = {}
+    waiting = deque((Task(*task), 1) for task in tasks)  # and which attempt it is
+    running: dict[Any, tuple[Task, int]] = {}
     lent: dict[str, Any] = {}
+    facts: dict[int, Any] = {}
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
-                cell, seed, attempt = waiting.popleft()
-                name = repr(cell.data)
+                task, attempt = waiting.popleft()
+                name = repr(task.cell.data)
                 if name not in lent:
-                    lent[name] = ray.put(lendable(cell))
-                task = run.remote(cell, seed, trusted, Path.cwd(), lent[name], beats)
-                running[task] = cell, seed, attempt
+                    lent[name] = ray.put(lendable(task.cell))
+                if id(task.facts) not in facts:
+                    facts[id(task.facts)] = ray.put(task.facts)
+                shared = facts[id(task.facts)], lent[name], beats
+                running[run.remote(task._replace(facts=None), trusted, Path.cwd(), *shared)] = task, attempt
             (done,), _ = ray.wait(list(running), num_returns=1)
-            cell, seed, attempt = running.pop(done)
+            task, attempt = running.pop(done)
             try:
                 yield ray.get(done)
             except ray.exceptions.RayTaskError:  # what the cell itself raised
                 raise
             except ray.exceptions.RayError as error:  # its worker is gone
                 if attempt < ATTEMPTS:
-                    waiting.appendleft((cell, seed, attempt + 1))
+                    waiting.appendleft((task, attempt + 1))
                     continue
                 words = f"its worker died in each of {ATTEMPTS} attempts, at last by {type(error).__name__}"
-                yield _fail(cell, seed, f"{words}; lower --jobs or give it more memory.")
+                yield _fail(task.cell, task.seed, f"{words}; lower --jobs or give it more memory.")
     finally:  # a cluster that is not ours would go on with them
-        for task in running:
-            ray.cancel(task, force=True)
+        for begun in running:
+            ray.cancel(begun, force=True)
 
 
 def _on_worker(
-    cell: Cell,
-    seed: int,
+    task: Task,
     trusted: tuple[str, ...],
     here: Path,
+    facts: Any,
     lent: Mapping[str, Any] | None,
     beats: Path | None,
 ) -> Finished:
     """A cell on whichever machine; the paths in a plan begin where the command was given."""
     with chdir(here) if here.is_dir() else nullcontext():
         records = None if lent is None else borrowed(lent)
-        finished = run_task(cell, seed, trusted=trusted, spare=1, records=records, beats=beats)
+        own = task._replace(facts=facts)._asdict()
+        finished = run_task(**own, trusted=trusted, spare=1, records=records, beats=beats)
         made = finished.result.made
         if lent is None or made.records is None:
             return finished

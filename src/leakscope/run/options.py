@@ -54,7 +54,7 @@ TRAINED = (  # options about a model that is trained for its audit
 )  # fmt: skip
 RECORDED = (  # options about a recording
     "--client", "--centred", "--records", "--preprocessing", "--clients", "--rename", "--differences",
-    "--ask", "--canary", "--promised",
+    "--ask", "--canary", "--promised", "--engine", "--address",
 )  # fmt: skip
 
 # Arguments are described in the commands' own texts: click 8.5 loses the words typer gives to them.

@@ -56,16 +56,18 @@ def run_plan(
     names = {key: f"{cell.id or cell.game_name}, seed {seed}" for key, (cell, seed) in asked.items()}
     with bar(quiet=quiet) as progress:
         task = progress.add_task("checking the plan", total=None)
-        digests = sweep.check(plan, trusted=trusted)
+        tried = sweep.check(plan, trusted=trusted)
         store.claim(folder, text, plan.digest)
         if sentence := sweep.look(plan, folder).sentence:
             say(progress, sentence)
         progress.update(task, description=f"{len(names)} cells")
 
         def step(finished: sweep.SweepStep) -> None:
+            progress.update(task, completed=finished.done, total=finished.total)
+            if finished.partly:
+                return
             told = f"failed: {finished.said}" if finished.said else headline(finished.result)
             say(progress, f"{names[finished.result.key]}: {told}")
-            progress.update(task, completed=finished.done, total=finished.total)
 
         with _beating(progress, names) as beats:
             return sweep.run(
@@ -75,7 +77,7 @@ def run_plan(
                 jobs=jobs,
                 trusted=trusted,
                 progress=step,
-                digests=digests,
+                tried=tried,
                 engine=engine,
                 beats=beats,
             )
@@ -109,6 +111,7 @@ def show_beats(progress: Progress, folder: Path, names: Mapping[str, str], shown
         if (reached := beat(file)) is None:
             continue
         if file.name not in shown:
-            shown[file.name] = progress.add_task(f"  inside {printable(names.get(file.name, ''))}")
+            key = file.name.partition("-")[0]  # of parts of a cell more follows
+            shown[file.name] = progress.add_task(f"  inside {printable(names.get(key, ''))}")
         done, total = reached
         progress.update(shown[file.name], completed=done, total=total, visible=done < total)

@@ -36,13 +36,14 @@ def run_document(
     jobs: int | None = None,
     trust: Sequence[str] = (),
     quiet: bool = False,
+    engine: Engine | None = None,
 ) -> Report:
     """Run the plan of a document, with these records and this model where they are in memory."""
     plan = from_document(document, trusted=trust, where="the audit", built=net is not None)
     text = tomli_w.dumps(document)
     if records is not None or net is not None:
         return _run_here(plan, text, output, records=records, net=net, trust=trust, quiet=quiet)
-    return run_text(plan, text, output, jobs=jobs, trust=trust, quiet=quiet)
+    return run_text(plan, text, output, jobs=jobs, trust=trust, quiet=quiet, engine=engine)
 
 
 def run_search(

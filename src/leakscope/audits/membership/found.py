@@ -27,6 +27,27 @@ class Client(FrozenModel):
     scores: Scores[Estimate]
 
 
+class ClientGame(FrozenModel):
+    """One attack on one client, or on all at once. ``rows`` are the lines of the list of records, if there
+    is to be one."""
+
+    members: int
+    judged: int
+    scores: Scores[Estimate]
+    roc: tuple[tuple[float, float], ...] = ()
+    reach: Reach | None = None
+    selfcheck: SelfCheck | None = None
+    rows: str = ""
+
+
+class ClientPart(FrozenModel):
+    """All that is found of one client by itself, by every attack: clients can be looked at by anybody, in any
+    order."""
+
+    alike: Exchangeability
+    games: tuple[ClientGame, ...]
+
+
 class MemberAttack(FrozenModel):
     """One attack: means over so many ``games`` and their standard ``deviation``. A game is about one client,
     or about all where they are not told apart; then, and in results of the first format, ``clients`` is
@@ -66,6 +87,8 @@ class MembershipFound(FrozenModel):
     ``alike`` says of every game whether members and non-members differ in membership alone; empty in results
     from before it was asked, and then nothing is known of it.
     ``took_part`` says in how many of the rounds each watched client did, where sums are seen and it is known.
+    ``batchwise``: clients normalised records by their batches, so that what one adds to an update hangs on
+    the others of its batch, and attacks only come near it.
     ``guarantee`` is what the filter on uploads is worth: of one upload in every round up to the last that was
     observed, as the global models that are seen come from all of them."""
 
@@ -86,4 +109,5 @@ class MembershipFound(FrozenModel):
     remarks: tuple[str, ...] = ()
     alike: tuple[Exchangeability, ...] = ()
     took_part: tuple[Count, ...] = ()
+    batchwise: bool = False
     guarantee: Accounted | None = None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from itertools import count
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from leakscope.attacks.span_membership import Reach
-from leakscope.audits.membership.found import Client, MemberAttack, MembershipFound, Seen
+from leakscope.audits.membership.found import ClientGame, MemberAttack, MembershipFound, Seen
+from leakscope.audits.membership.scoring import average_games, mean_roc, score
 from leakscope.audits.world import judge_outputs
-from leakscope.core.basis import Mean
 from leakscope.core.dataset import Batch, Dataset, joined
 from leakscope.core.errors import DataError
 from leakscope.core.nouns import Attack, Estimate, Knowledge, Params, Transcript, View
@@ -23,17 +19,17 @@ from leakscope.core.rng import seeded
 from leakscope.core.task import task_loss
 from leakscope.games import Membership
 from leakscope.games.referee import play
+from leakscope.gradients.joint import is_batchwise
 from leakscope.measures.exchangeability import Exchangeability, exchangeability
-from leakscope.measures.membership import conformal, plr_at_fpr
 from leakscope.measures.shuffled import shuffled
 from leakscope.measures.success import auroc, roc, tpr_at_fpr
 from leakscope.results.kind import Watch
-from leakscope.results.scores import Scores, Worth
+from leakscope.results.scores import Worth
 from leakscope.training import logits
 from leakscope.training.recording import RecordedChannel, Recording
 
 DOUBT = 0.05  # the chance that records which differ in membership alone are said to differ, of all clients
-RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
+ClientChannel = tuple[str | None, RecordedChannel, slice]  # a game about one client, or all (None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +85,7 @@ class WatchedFederation:
     def called(self) -> tuple[str, ...]:
         return self.names or self.clients
 
-    def channels(self) -> list[tuple[str | None, RecordedChannel, slice]]:
+    def channels(self) -> list[ClientChannel]:
         """One a client with its name, or one for all (None) where they are not told apart; and the places of
         its members."""
         games = [
@@ -134,34 +130,94 @@ def judge(
     """Every attack on every client: its measures, their means and standard deviations over clients; of the
     first, where all clients are in every sum, how that grows with the rounds. ``watch`` is told of every game
     that is finished."""
-    shorter = list(_shorten(attacks[0], watched))
-    total, done = len(attacks) * len(watched.channels()) + len(shorter), count(1)
-    tell = watch or (lambda done, of: None)
-    tell(0, total)
+    games, shorter = watched.channels(), list(shorten(attacks[0], watched))
+    told = Told(watch, len(attacks) * len(games) + len(shorter))
+    tables = [
+        [
+            judge_game(attack, game, who, trials=trials, seed=seed, first=i == 0, told=told)
+            for attack in attacks
+        ]
+        for i, game in enumerate(games)
+    ]
+    growth = measure_growth(attacks[0], shorter, who, trials=trials, seed=seed, told=told)
+    return conclude(attacks, [game[0] for game in games], tables, growth)
 
-    def games(attack: Attack, watched: WatchedFederation) -> Iterator[tuple[str | None, Transcript]]:
-        for game in play_clients(attack, watched, who, trials=trials, seed=seed):
-            tell(next(done), total)
-            yield game
 
-    first, *others = [_measure(attack, list(games(attack, watched)), seed) for attack in attacks]
-    growth = tuple(
-        (len(part.rounds), tpr_at_fpr(transcript))
-        for part in shorter
-        for _, transcript in games(attacks[0], part)
+@dataclass
+class Told:
+    """Tells who watches how many of all games are finished."""
+
+    watch: Watch | None
+    total: int
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        if self.watch:
+            self.watch(0, self.total)
+
+    def tell(self) -> None:
+        self.done += 1
+        if self.watch:
+            self.watch(self.done, self.total)
+
+
+def judge_game(
+    attack: Attack, game: ClientChannel, who: Roster, *, trials: int, seed: int, first: bool, told: Told
+) -> ClientGame:
+    """What an attack finds of one client; of the ``first`` one it is checked by shuffled secrets."""
+    channel, transcript = game[1], _play(attack, game, who, trials=trials, seed=seed)
+    reach = getattr(attack, "reach", None)  # of an attack by row spaces: the one that it goes by
+    found = ClientGame(
+        members=int((transcript.secrets == 1).sum()),
+        judged=int((transcript.secrets == 0).sum()),
+        scores=score(transcript),
+        roc=tuple(roc(transcript)),
+        reach=reach(channel.model, show(channel, who.known), who.known.x) if callable(reach) else None,
+        selfcheck=shuffled(transcript, auroc, null=0.5, rng=seeded(seed, "shuffle")) if first else None,
     )
-    attempts = (first.model_copy(update={"growth": growth}), *others)
-    spaces = [tuple(_look_at_spaces(attack, watched, who)) for attack in attacks]
-    return tuple(
-        attempt.model_copy(update={"reach": reach}) for attempt, reach in zip(attempts, spaces, strict=True)
-    )
+    told.tell()
+    return found
 
 
-def _look_at_spaces(attack: Attack, watched: WatchedFederation, who: Roster) -> Iterator[Reach]:
-    """Of an attack by row spaces: the one that it goes by in every game."""
-    if callable(reach := getattr(attack, "reach", None)):
-        for _, channel, _ in watched.channels():
-            yield reach(channel.model, show(channel, who.known), who.known.x)
+def measure_growth(
+    attack: Attack, shorter: Iterable[WatchedFederation], who: Roster, *, trials: int, seed: int, told: Told
+) -> tuple[tuple[int, Estimate], ...]:
+    """What is found at 1% false alarms in fewer rounds."""
+    growth = []
+    for part in shorter:
+        for _, transcript in play_clients(attack, part, who, trials=trials, seed=seed):
+            growth.append((len(part.rounds), tpr_at_fpr(transcript)))
+            told.tell()
+    return tuple(growth)
+
+
+def conclude(
+    attacks: Sequence[Attack],
+    names: Sequence[str | None],
+    tables: Sequence[Sequence[ClientGame]],
+    growth: tuple[tuple[int, Estimate], ...] = (),
+) -> tuple[MemberAttack, ...]:
+    """All clients together, from what every attack found of each."""
+    attempts = []
+    for attack, games in zip(attacks, zip(*tables, strict=True), strict=True):
+        scores, deviation, clients = average_games(names, games)
+        attempts.append(
+            MemberAttack(
+                name=brief(attack),
+                uses=getattr(attack, "sees", None),
+                label=getattr(attack, "label", None),
+                taught=_taught(attack),
+                games=len(games),
+                scores=scores,
+                deviation=deviation,
+                clients=clients,
+                roc=mean_roc([game.roc for game in games]),
+                growth=growth if not attempts else (),
+                reach=tuple(game.reach for game in games if game.reach is not None),
+                selfcheck=games[0].selfcheck,
+            )
+        )
+    return tuple(attempts)
 
 
 def show(channel: RecordedChannel, data: Dataset) -> View:
@@ -171,7 +227,7 @@ def show(channel: RecordedChannel, data: Dataset) -> View:
     return View(channel(batch, nothing, torch.Generator()), {"candidates": batch})
 
 
-def _shorten(attack: Attack, watched: WatchedFederation) -> Iterator[WatchedFederation]:
+def shorten(attack: Attack, watched: WatchedFederation) -> Iterator[WatchedFederation]:
     """The first 1, 2, 4 and so on of the rounds, fewer than all, where all clients are in every sum."""
     (name, channel, _), *others = watched.channels()
     if name is not None or others or getattr(attack, "sees", None) != "updates":
@@ -186,16 +242,22 @@ def play_clients(
     attack: Attack, watched: WatchedFederation, who: Roster, *, trials: int, seed: int
 ) -> Iterator[tuple[str | None, Transcript]]:
     """The game on one client after the other, with its name; None: on all at once."""
-    for name, channel, whose in watched.channels():
-        key, own = name or "all clients", joined(who.members[whose])
-        told = Membership(own.take(torch.arange(0)), who.known)
-        if _taught(attack):
-            half = torch.randperm(len(own), generator=seeded(seed, "told", key)).split(-(-len(own) // 2))
-            told, own = Membership(own.take(half[0]), who.known), own.take(half[1])
-        knowledge = Knowledge(told, channel, 2 * len(who.known))
-        held, others = who.outsiders(whose)
-        game = Membership(own, others, held)
-        yield name, play(game, channel, attack, knowledge, trials=trials, rng=seeded(seed, "play", key))
+    for game in watched.channels():
+        yield game[0], _play(attack, game, who, trials=trials, seed=seed)
+
+
+def _play(attack: Attack, game: ClientChannel, who: Roster, *, trials: int, seed: int) -> Transcript:
+    """What is drawn hangs on the seed and the client's name, and on no other client."""
+    name, channel, whose = game
+    key, own = name or "all clients", joined(who.members[whose])
+    told = Membership(own.take(torch.arange(0)), who.known)
+    if _taught(attack):
+        half = torch.randperm(len(own), generator=seeded(seed, "told", key)).split(-(-len(own) // 2))
+        told, own = Membership(own.take(half[0]), who.known), own.take(half[1])
+    knowledge = Knowledge(told, channel, 2 * len(who.known))
+    held, others = who.outsiders(whose)
+    asked = Membership(own, others, held)
+    return play(asked, channel, attack, knowledge, trials=trials, rng=seeded(seed, "play", key))
 
 
 def compare_sides(
@@ -204,24 +266,26 @@ def compare_sides(
     """Of every game, whether its members and non-members can be told apart before any update is looked at;
     ``first`` is a global model that has seen none of them, if there is one."""
     games = watched.channels()
+    level = DOUBT / len(games)
+    return tuple(compare_side(watched.model, game, who, first, seed=seed, level=level) for game in games)
 
-    def losses(side: Dataset) -> Tensor | None:
-        if first is None:
-            return None
-        return task_loss(logits(watched.model, first, side), side.y, reduction="none")
 
-    def compare(name: str, whose: slice) -> Exchangeability:
-        sides = joined(who.members[whose]), joined(who.outsiders(whose))
-        return exchangeability(
-            *sides,
-            *map(losses, sides),
-            rng=seeded(seed, "alike", name),
-            client=name,
-            people=who.people,
-            level=DOUBT / len(games),
-        )
-
-    return tuple(compare(name or "", whose) for name, _, whose in games)
+def compare_side(
+    model: nn.Module, game: ClientChannel, who: Roster, first: Params | None, *, seed: int, level: float
+) -> Exchangeability:
+    """The same of one game, at a ``level`` that allows for the others."""
+    (name, _, whose), losses = game, None
+    sides = joined(who.members[whose]), joined(who.outsiders(whose))
+    if first is not None:
+        losses = [task_loss(logits(model, first, side), side.y, reduction="none") for side in sides]
+    return exchangeability(
+        *sides,
+        *(losses or (None, None)),
+        rng=seeded(seed, "alike", name or ""),
+        client=name or "",
+        people=who.people,
+        level=level,
+    )
 
 
 def check_attacks(attacks: Iterable[Attack], model: nn.Module, who: Roster) -> None:
@@ -264,6 +328,7 @@ def gather(
         took_part=count_rounds(watched),
         utility=utility,
         alike=alike,
+        batchwise=is_batchwise(watched.model) and not watched.recording.still,
     )
 
 
@@ -285,92 +350,3 @@ def brief(attack: Attack) -> str:
 
 def _taught(attack: Attack) -> bool:
     return bool(getattr(attack, "taught", False))
-
-
-def _measure(attack: Attack, games: Sequence[tuple[str | None, Transcript]], seed: int) -> MemberAttack:
-    transcripts = [transcript for _, transcript in games]
-    scores, deviation, clients = measure_games(games)
-    return MemberAttack(
-        name=brief(attack),
-        uses=getattr(attack, "sees", None),
-        label=getattr(attack, "label", None),
-        taught=_taught(attack),
-        games=len(games),
-        scores=scores,
-        deviation=deviation,
-        clients=clients,
-        roc=_mean_roc(transcripts),
-        selfcheck=shuffled(transcripts[0], auroc, null=0.5, rng=seeded(seed, "shuffle")),
-    )
-
-
-def measure_games(
-    games: Sequence[tuple[str | None, Transcript]],
-) -> tuple[Scores[Estimate], Scores[float], tuple[Client, ...]]:
-    """What was found in games about clients: the means over them, their standard deviations, and each."""
-    transcripts = [transcript for _, transcript in games]
-    measures = _measures(min(len(t.null) if t.null is not None else 0 for t in transcripts))
-    tables = [{name: measure(t) for name, measure in measures.items()} for t in transcripts]
-    each = {name: [table[name] for table in tables] for name in measures}
-    spreads = {
-        name: statistics.stdev(estimate.value for estimate in found) if len(found) > 1 else 0.0
-        for name, found in each.items()
-    }
-    clients = tuple(
-        Client(
-            name=name,
-            members=int((transcript.secrets == 1).sum()),
-            judged=int((transcript.secrets == 0).sum()),
-            scores=Scores[Estimate].model_validate(table),
-        )
-        for (name, transcript), table in zip(games, tables, strict=True)
-        if name is not None
-    )
-    means = {name: _mean(found) for name, found in each.items()}
-    return Scores[Estimate].model_validate(means), Scores[float].model_validate(spreads), clients
-
-
-def _measures(held: int) -> dict[str, Callable[[Transcript], Estimate]]:
-    """What is measured, by name; the tests at rates that so many held-out records can keep."""
-    measures: dict[str, Callable[[Transcript], Estimate]] = {
-        "plr_at_1%": plr_at_fpr,
-        "plr_at_2%": partial(plr_at_fpr, fpr=0.02),
-        "plr_at_5%": partial(plr_at_fpr, fpr=0.05),
-        "auroc": auroc,
-        "tpr_at_1%": tpr_at_fpr,
-        "tpr_at_0.1%": partial(tpr_at_fpr, fpr=0.001),
-    }
-    for rate in RATES:
-        if held >= round(1 / rate) - 1:
-            measures[f"conformal_fpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=0)
-            measures[f"conformal_tpr_at_{rate:.0%}"] = partial(_conformal, fpr=rate, part=1)
-    return measures
-
-
-def _mean_roc(transcripts: Sequence[Transcript]) -> tuple[tuple[float, float], ...]:
-    """The mean over clients of the hits within each rate; where they share their non-members their grids are
-    the same, and nothing is said of others."""
-    curves = [roc(transcript) for transcript in transcripts]
-    hits = [[tpr for _, tpr in curve] for curve in curves]
-    rates = [fpr for fpr, _ in curves[0]]
-    if any([fpr for fpr, _ in curve] != rates for curve in curves):
-        return ()
-    return tuple((fpr, statistics.fmean(at)) for fpr, at in zip(rates, zip(*hits, strict=True), strict=True))
-
-
-def _conformal(transcript: Transcript, *, fpr: float, part: int) -> Estimate:
-    return conformal(transcript, fpr=fpr)[part]
-
-
-def _mean(found: Sequence[Estimate]) -> Estimate:
-    """The mean over clients. They share a global model and its non-members, so that their spread says
-    little: the interval's ends are the means of the clients' own."""
-    if len(found) == 1:
-        return found[0]
-    value, low, high = (
-        sum(getattr(estimate, part) for estimate in found) / len(found) for part in ("value", "low", "high")
-    )
-    parts = tuple(estimate.basis for estimate in found if estimate.basis and estimate.basis.kind != "mean")
-    basis = Mean(value, found[0].n, parts) if len(parts) == len(found) else None
-    method = f"{found[0].method}, mean of {len(found)} clients"
-    return replace(found[0], value=value, low=low, high=high, method=method, basis=basis)

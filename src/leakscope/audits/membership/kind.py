@@ -13,7 +13,7 @@ from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.audits.membership.strongest import SHARP
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
-from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores, enter_worth
+from leakscope.results.kind import Asked, Division, Measured, TableEntry, World, enter_scores, enter_worth
 from leakscope.results.number import Number, of_scores, of_value, of_worth
 
 
@@ -45,6 +45,16 @@ class MembershipKind:
 
     def run(self, world: World) -> Measured[MembershipFound]:
         return _audit(world).run(world)
+
+    def divide(self, world: World) -> Division | None:
+        """The clients of a recording; a federation that is trained for its audit is run as one."""
+        divide = getattr(_audit(world), "divide", None)
+        return divide(world) if divide else None
+
+    def run_parts(self, world: World, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        audit = _audit(world)
+        assert isinstance(audit, RecordingAudit)
+        return audit.run_parts(world, names)
 
     def numbers(self, cell: Cell, found: MembershipFound, about: Number) -> Iterator[Number]:
         """Of each attack the means over clients, then what it found of each client; of a client whose members

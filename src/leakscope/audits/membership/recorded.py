@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from leakscope.audits.membership.fitting import (
     check_members,
@@ -20,16 +21,22 @@ from leakscope.audits.membership.fitting import (
     refuse_two_sided,
     settle_model,
 )
-from leakscope.audits.membership.found import MembershipFound, Seen
+from leakscope.audits.membership.found import ClientPart, MembershipFound, Seen
 from leakscope.audits.membership.judged import (
+    DOUBT,
+    ClientChannel,
     Roster,
+    Told,
     WatchedFederation,
     brief,
     check_attacks,
-    compare_sides,
+    compare_side,
+    conclude,
     gather,
-    judge,
+    judge_game,
+    measure_growth,
     measure_worth,
+    shorten,
     show,
 )
 from leakscope.audits.membership.limits import describe_limits
@@ -42,8 +49,10 @@ from leakscope.core.rng import seeded
 from leakscope.core.task import Task
 from leakscope.games import Membership
 from leakscope.measures.membership import discoveries, p_values
-from leakscope.results.kind import Measured, World
+from leakscope.results.cell import stable
+from leakscope.results.kind import Division, Measured, World
 from leakscope.results.number import harmless
+from leakscope.results.result import revision
 from leakscope.training.recording import Recording
 from leakscope.training.recording.checks import Checked, check_recording
 from leakscope.training.recording.index import SUM, digest_index, listed
@@ -118,19 +127,22 @@ class RecordingAudit:
         """What the attacks found, and what the last recorded model is worth on records of nobody."""
         data, trials, seed = world.records, world.cell.trials, world.seed
         watched, who, checked = self._prepare(world)
-        recording, model = watched.recording, watched.model
-        first = None  # later ones saw members
-        if recording.rounds[0] == 0:
-            first = {**recording.global_model(0), **recording.statistics(0)}
-        alike = compare_sides(watched, who, first, seed=seed)
-        attempts = judge(self.attacks, watched, who, trials=trials, seed=seed, watch=world.watch)
+        recording, model, games = watched.recording, watched.model, watched.channels()
+        shorter = list(shorten(self.attacks[0], watched))
+        left = [game for game in games if str(game[0]) not in world.parts]
+        told = Told(world.watch, len(self.attacks) * len(left) + len(shorter))
+        look = self._looker(world, watched, who, told)
+        done = {name: ClientPart.model_validate_json(text) for name, text in world.parts.items()}
+        parts = [done.get(str(game[0])) or look(game) for game in games]
+        growth = measure_growth(self.attacks[0], shorter, who, trials=trials, seed=seed, told=told)
+        attempts = conclude(self.attacks, [name for name, *_ in games], [p.games for p in parts], growth)
         listed_too = []
         if self.records and world.keep:
             listed_too = list(_say_listed(watched, who, trials))
-            rows = {key: i for i, key in reversed(list(enumerate(data.hashes)))}
-            text = _table(row for attack in self.attacks for row in _listed(attack, watched, who, rows, seed))
-            world.keep(SCORES, text.encode())
+            lines = [part.games[i].rows for i in range(len(self.attacks)) for part in parts]
+            world.keep(SCORES, "".join([_lines([HEADER]), *lines]).encode())
         utility = measure_worth(model, recording.global_model(recording.rounds[-1]), who)
+        alike = tuple(part.alike for part in parts)
         found = gather(attempts, watched, who, trials=trials, utility=utility, alike=alike)
         left_out = self._left_out(recording, watched.clients)
         limits = describe_limits(self.attacks, watched, who, trials=trials)
@@ -138,6 +150,49 @@ class RecordingAudit:
         said = {"agreement": checked.agreement, "server": checked.server, "remarks": remarks}
         found = found.model_copy(update=said)
         return Measured(found, describe(data), describe_model(world, model))
+
+    def divide(self, world: World) -> Division | None:
+        """The clients, each of which is a part; None where there is one, or they are not told apart."""
+        watched, _, checked = self._prepare(world)
+        names = [name for name, *_ in watched.channels() if name is not None]
+        if len(names) < 2:
+            return None
+        about = [digest_index(Path(self.recording)), world.records.digest, revision(), *names]
+        return Division(tuple(names), checked, keyed(stable(about)))
+
+    def run_parts(self, world: World, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """What is found of these clients, each by itself."""
+        watched, who, _ = self._prepare(world)
+        few = who.only([watched.clients.index(name) for name in names])
+        told = Told(world.watch, len(self.attacks) * len(names))
+        look = self._looker(world, watched, few, told)
+        for game in replace(watched, clients=tuple(names), apart=True).channels():
+            yield str(game[0]), look(game).model_dump_json()
+
+    def _looker(
+        self, world: World, watched: WatchedFederation, who: Roster, told: Told
+    ) -> Callable[[ClientChannel], ClientPart]:
+        """What looks at one of the clients that are ``watched``, of whom the roster may have some only."""
+        recording, first = watched.recording, None  # later ones saw members
+        if recording.rounds[0] == 0:
+            first = {**recording.global_model(0), **recording.statistics(0)}
+        names = [name for name, *_ in watched.channels()]
+        rows: dict[str, int] = {}
+        if self.records:
+            rows = {key: i for i, key in reversed(list(enumerate(world.records.hashes)))}
+        sizes: Any = {"trials": world.cell.trials, "seed": world.seed}
+
+        def look(game: ClientChannel) -> ClientPart:
+            level = DOUBT / len(names)
+            alike = compare_side(watched.model, game, who, first, seed=world.seed, level=level)
+            games = []
+            for attack in self.attacks:
+                found = judge_game(attack, game, who, first=game[0] == names[0], told=told, **sizes)
+                lines = _lines(_listed(attack, game, who, rows, world.seed)) if self.records else ""
+                games.append(found.model_copy(update={"rows": lines}))
+            return ClientPart(alike=alike, games=tuple(games))
+
+        return look
 
     def believe(self, recording: Recording) -> Checked:
         """What is found of the recording itself; refused is one in which nothing could be found of anybody,
@@ -158,7 +213,19 @@ class RecordingAudit:
         return checked
 
     def _prepare(self, world: World) -> tuple[WatchedFederation, Roster, Checked]:
-        """What is watched, and who is who; everything agrees with the recording."""
+        """What is watched, and who is who; everything agrees with the recording. What a look at all of it has
+        shown is not looked for again, where it is given."""
+        model = deepcopy(build_model(world, world.records)).eval()
+        checked = world.facts if isinstance(world.facts, Checked) else self._look_through(world, model)
+        recording = checked.recording.choose(array=self.array)
+        settle_model(model, recording)
+        who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
+        if world.facts is None:
+            check_members(model, recording, who)
+        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who, checked
+
+    def _look_through(self, world: World, model: nn.Module) -> Checked:
+        """What the whole recording shows of itself: read once for all cells and seeds that ask the same."""
         whole = Recording(Path(self.recording))
         if self.digest and digest_index(Path(self.recording)) != self.digest:
             raise DataError(f"{self.recording!r} has changed since the plan was written; audit it anew.")
@@ -167,14 +234,14 @@ class RecordingAudit:
         self._agree(chosen, world.records.task)
         if not chosen.rounds:
             raise DataError(f"{self.recording!r} has no round yet; wait for the federation.")
-        model = deepcopy(build_model(world, world.records)).eval()
         fit_model(chosen, model, world.records)
-        checked = self.believe(chosen)
-        recording = checked.recording.choose(array=self.array)
-        settle_model(model, recording)
-        who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
-        check_members(model, recording, who)
-        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who, checked
+        known = {} if world.splits is None else world.splits
+        asked = (self.seen, self.centred, self.clients, self.rounds, self.rename, self.differences)
+        key = ("recording", self.recording, digest_index(Path(self.recording)), *asked)
+        if key not in known:
+            known[key] = self.believe(chosen)
+        checked: Checked = known[key]
+        return checked
 
     def _left_out(self, recording: Recording, clients: Collection[str]) -> Iterator[str]:
         """Clients about whom nothing is said."""
@@ -258,24 +325,24 @@ class RecordingAudit:
 
 
 def _listed(
-    attack: Attack, watched: WatchedFederation, who: Roster, rows: dict[str, int], seed: int
+    attack: Attack, game: ClientChannel, who: Roster, rows: dict[str, int], seed: int
 ) -> Iterator[tuple[Any, ...]]:
     """Each judged record: its row, hash, whose updates it was held against, score and p-value."""
-    for client, channel, whose in watched.channels():
-        name, own = client or "all clients", joined(who.members[whose])
-        knowledge = Knowledge(Membership(own.take(torch.arange(0)), who.known), channel, len(who.known))
-        guess = attack(knowledge, seeded(seed, "listed", name))
-        candidates = joined((own, who.others))
-        # All at once: what is said of a record may depend on which others are asked about.
-        every = guess(show(channel, joined((candidates, who.held))))
-        scores, null = every.split((len(candidates), len(who.held)))
-        chances = torch.full((2,), 0.5, dtype=torch.float64)
-        secrets = torch.arange(len(candidates)) < len(own)
-        p = p_values(Transcript(secrets.long(), scores, chances, null=null))
-        called = discoveries(p)
-        for i, key in enumerate(candidates.hashes):
-            score, chance = (float(f"{value:.6g}") for value in (scores[i], p[i]))
-            yield rows[key], keyed(key), name, brief(attack), score, chance, int(called[i])
+    client, channel, whose = game
+    name, own = client or "all clients", joined(who.members[whose])
+    knowledge = Knowledge(Membership(own.take(torch.arange(0)), who.known), channel, len(who.known))
+    guess = attack(knowledge, seeded(seed, "listed", name))
+    candidates = joined((own, who.others))
+    # All at once: what is said of a record may depend on which others are asked about.
+    every = guess(show(channel, joined((candidates, who.held))))
+    scores, null = every.split((len(candidates), len(who.held)))
+    chances = torch.full((2,), 0.5, dtype=torch.float64)
+    secrets = torch.arange(len(candidates)) < len(own)
+    p = p_values(Transcript(secrets.long(), scores, chances, null=null))
+    called = discoveries(p)
+    for i, key in enumerate(candidates.hashes):
+        score, chance = (float(f"{value:.6g}") for value in (scores[i], p[i]))
+        yield rows[key], keyed(key), name, brief(attack), score, chance, int(called[i])
 
 
 def _say_listed(watched: WatchedFederation, who: Roster, trials: int) -> Iterator[str]:
@@ -290,9 +357,7 @@ def _say_listed(watched: WatchedFederation, who: Roster, trials: int) -> Iterato
             return
 
 
-def _table(rows: Iterator[tuple[Any, ...]]) -> str:
+def _lines(rows: Iterable[tuple[Any, ...]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(HEADER)
-    writer.writerows([harmless(value) for value in row] for row in rows)  # a client may be called =...
+    csv.writer(text).writerows([harmless(value) for value in row] for row in rows)  # a client may be =...
     return text.getvalue()

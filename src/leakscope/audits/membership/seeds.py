@@ -98,6 +98,12 @@ def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Itera
             "frequent label. It has learned nothing yet, or the candidates are not coded as the clients' "
             "records were."
         )
+    if any(found.batchwise for found in founds):
+        yield (
+            "The net normalises records by their batches (batch normalisation): what a record adds to an "
+            "update hangs on the others of its batch, and these attacks only come near it. That they find "
+            "little does not show that little leaks."
+        )
     agreements = [found.agreement for found in founds if found.agreement is not None]
     if agreements and min(agreements) < AGREES:
         yield (

@@ -11,7 +11,7 @@ from typing import TypeVar
 from scipy import stats
 
 from leakscope.audits.membership.found import MemberAttack, MembershipFound
-from leakscope.audits.membership.judged import RATES
+from leakscope.audits.membership.scoring import RATES
 from leakscope.measures.exchangeability import Exchangeability
 from leakscope.results.averages import Average, Curve
 from leakscope.results.cell import WORDS, group_by, stable, words

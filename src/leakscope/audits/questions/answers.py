@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from leakscope.audits.membership.judged import DOUBT, measure_games
+from leakscope.audits.membership.judged import DOUBT
+from leakscope.audits.membership.scoring import measure_games
 from leakscope.audits.questions.found import ClientAnswer, OneRun, Question, RecordingAnswer, Unit
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.nouns import Estimate, Transcript

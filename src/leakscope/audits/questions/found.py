@@ -32,7 +32,8 @@ class RecordingAnswer(FrozenModel):
     is about members: then so many people of nobody were ``judged``. ``alike`` says of every client whether
     its records differ from those that they are held against in more than the question: then there is no
     number, as an attack would tell that difference. ``trait`` is the value whose share is asked about, and
-    ``remarks`` what was assumed."""
+    ``remarks`` what was assumed. ``order``: of shares, the rank correlation over clients of what is said with
+    what is true, and the chance of as much where they have nothing to do with each other."""
 
     question: Question
     column: str
@@ -44,6 +45,7 @@ class RecordingAnswer(FrozenModel):
     selfcheck: SelfCheck
     alike: tuple[Exchangeability, ...] = ()
     remarks: tuple[str, ...] = ()
+    order: tuple[float, float] | None = None
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

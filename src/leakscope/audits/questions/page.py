@@ -236,7 +236,19 @@ def _sentence(recording: RecordingOverSeeds, answer: AnswerOverSeeds) -> str:
     right, between, chance = spoken(answer.scores.success, answer.first.guessing or 0.0)
     return (
         f"{server} tells {answer.about} and is right in {right} of cases (95% interval {between}). Guessing "
-        f"without them: {chance}."
+        f"without them: {chance}.{_say_order(answer)}"
+    )
+
+
+def _say_order(answer: AnswerOverSeeds) -> str:
+    """That clients are told by which has more, where they are so in every seed: few ranges hide that."""
+    orders = [one.order for one in answer.answers if one.order is not None]
+    if len(orders) < len(answer.answers) or any(p > LUCK for _, p in orders):
+        return ""
+    least, chance = min(found for found, _ in orders), max(p for _, p in orders)
+    return (
+        f" It does tell which clients have a larger share than others: the rank correlation with the true "
+        f"order is {least:.2f} (p = {small(chance)})."
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from scipy import stats
 from torch import Tensor
 
 from leakscope.audits.membership.judged import WatchedFederation
@@ -31,6 +32,7 @@ from leakscope.training.recording.index import SUM
 LEAST = 20  # records of nobody with the value, and without, to rehearse clients with
 COMPARED = 20  # rehearsed uploads whose length is held against the recorded ones
 FEWEST, BYTES = 60, 2**29  # rehearsed clients that a reader of sums is fitted to, and what they may take
+PERMUTED = 999  # orders of clients that the true one is held against
 Reading = tuple[list[int], Transcript, float]  # clients by place, what is said of them, lengths
 OTHERWISE = 2.0  # how many times as long or short they are where clients trained otherwise than was assumed
 
@@ -173,7 +175,9 @@ def answer_property(rehearsal: Rehearsal, *, rehearsals: int, seed: int) -> Reco
         )
     counts = torch.bincount(places, minlength=game.bins).double()
     transcript = Transcript(places, chances, counts / counts.sum())
-    said = chances.argmax(1)
+    said, middles = chances.argmax(1), [sum(game.span(i, i)) / 2 for i in range(game.bins)]
+    shares = torch.tensor([a / b for a, b in zip(rehearsal.having, rehearsal.sizes, strict=True)])
+    expected = chances @ torch.tensor(middles, dtype=torch.float64)
     level = 1 - 0.05 / len(names)
     return RecordingAnswer(
         question="property",
@@ -194,7 +198,21 @@ def answer_property(rehearsal: Rehearsal, *, rehearsals: int, seed: int) -> Reco
         ),
         selfcheck=shuffled(transcript, rng=seeded(seed, "shuffle", "property")),
         remarks=tuple(remarks),
+        order=compare_order(expected, shares, seeded(seed, "order", "property")),
     )
+
+
+def compare_order(said: Tensor, true: Tensor, rng: torch.Generator) -> tuple[float, float] | None:
+    """The rank correlation of both, and the chance of as much by a permutation test; None where one of them
+    is the same of every client."""
+    ranks = [torch.from_numpy(stats.rankdata(part.numpy())) for part in (said, true)]
+    a, b = (part - part.mean() for part in ranks)
+    length = float(a.norm() * b.norm())
+    if not length:
+        return None
+    dealt = torch.stack([b[torch.randperm(len(b), generator=rng)] for _ in range(PERMUTED)])
+    found, others = float(a @ b) / length, dealt @ a / length
+    return found, (1 + int((others >= found - 1e-12).sum())) / (1 + PERMUTED)
 
 
 def _read_uploads(rehearsal: Rehearsal, rehearsals: int, seed: int, remarks: list[str]) -> Iterator[Reading]:

@@ -42,6 +42,8 @@ def audit_recording(
     output: options.Output = None,
     jobs: options.Jobs = None,
     trust: options.Trust = (),
+    engine: options.Engine = "loky",
+    address: options.Address = None,
     quiet: bool = False,
 ) -> Report:
     """Tell which candidates the clients of a recorded federation trained on, from its updates.
@@ -50,12 +52,16 @@ def audit_recording(
     ``rounds`` are those to look at, all if left out: numbers, or "1-5,8". ``ask`` are the questions beside
     that; ``canary`` is the column of canaries, which certify an epsilon at ``delta``.
     ``secret`` is the column whose share at each client is asked about: clients are rehearsed for it at
-    ``rate``, the recorded one if left out, on batches of ``batch`` records."""
+    ``rate``, the recorded one if left out, on batches of ``batch`` records. Who was trained on is asked of
+    every client apart, by ``jobs`` processes or the workers of an ``engine``, and asked no more of those that
+    are done where it was interrupted."""
     from leakscope.audits.membership.request import request_recording
     from leakscope.audits.questions.request import ask_recording
     from leakscope.audits.records.request import ask_recorded
+    from leakscope.run import engines
     from leakscope.run.running import run_document
 
+    workers = engines.chosen(engine, address=address)
     document = request_recording(
         str(candidates),
         recording=Path(recording),
@@ -95,4 +101,4 @@ def audit_recording(
         batch=batch,
         trust=trust,
     )
-    return run_document(document, output, jobs=jobs, trust=trust, quiet=quiet)
+    return run_document(document, output, jobs=jobs, trust=trust, quiet=quiet, engine=workers)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,19 @@ class Recording:
         """The buffers that the server sent out in round ``r``, or last before it; those that are recorded."""
         found = {name: self._earlier(r, name, missing=None) for name in self.buffers}
         return {name: tensor.float() for name, tensor in found.items() if tensor is not None}
+
+    @cached_property
+    def still(self) -> bool:
+        """Whether clients leave the statistics as they are, as in evaluation mode: those of the first upload
+        are the global model's. False where no upload has any."""
+        first = next(((r, parts[0]) for r in self.rounds if (parts := self.parts_in(r))), None)
+        if first is None:
+            return False
+        with self._open(self._entry(*first)) as read:
+            own = {name: read(self._names.get(name, name)) for name in self.buffers}
+        sent = {name: self._earlier(first[0], name, missing=None) for name in own}
+        kept = [(value, sent[name]) for name, value in own.items() if value is not None]
+        return bool(kept) and all(after is not None and torch.equal(value, after) for value, after in kept)
 
     def further(self, r: int, client: Client, array: str) -> Params:
         """What the client uploaded in round ``r`` beside its parameters, as it came; a layer that is not in

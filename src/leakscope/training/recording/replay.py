@@ -25,7 +25,8 @@ class RecordedRelease(Release):
     """A round of a recording. ``clients`` are those in question, ``took_part`` everyone whose update is in
     the step of the global model, empty where nobody knows. ``peers`` are other clients whose updates are seen
     too, and ``beside`` gives those of some, (n, *shape). ``final`` is what the last of the observed
-    rounds led to, if that was recorded. ``summed``: what is seen is of all who took part."""
+    rounds led to, if that was recorded. ``summed``: what is seen is of all who took part. ``still``: clients
+    trained with running statistics as they were."""
 
     clients: tuple[str, ...] = ()
     took_part: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class RecordedRelease(Release):
     beside: Callable[[tuple[str, ...]], Layers] = lambda _: {}
     final: Params | None = None
     summed: bool = False
+    still: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,7 @@ class RecordedChannel:
             beside=partial(self._updates, r),
             final=_Global(self.recording, after) if after in self.recording.rounds else None,
             summed=self.seen != "uploads",
+            still=self.recording.still,
         )
 
     def _usable(self) -> tuple[int, ...]:
