@@ -194,8 +194,8 @@ class Loky:
     """Processes of this machine; each cell loads its own records.
 
     Of a few cells the first is run in this process, unless it is said how many ``jobs`` there are to be, and
-    so are the others while all that are left, cells or parts of them, would take less than `SOON` seconds, were
-    each as slow as the slowest so far: starting a process takes as long."""
+    so are the others while all that are left, cells or parts of them, would take less than `SOON` seconds,
+    were each as slow as the slowest so far: starting a process takes as long."""
 
     def results(
         self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
