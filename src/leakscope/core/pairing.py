@@ -29,10 +29,9 @@ class Ruler:
         columns = torch.full_like(limits, -1, dtype=torch.long)
         for i, column in enumerate(public.columns):
             columns[column.start : column.stop] = i
-        starts = [c.start for c in public.columns if not c.values or c.stop - c.start == 1]
-        numbers = torch.tensor(starts, dtype=torch.long)
-        spread = public.x[:, numbers].double().std(0, correction=0)
-        limits[numbers] = within * torch.where(spread == 0, 1.0, spread)
+        if numbers := [c.start for c in public.columns if not c.values or c.stop - c.start == 1]:
+            spread = public.x[:, numbers].double().std(0, correction=0)
+            limits[numbers] = within * torch.where(spread == 0, 1.0, spread)
         return cls(limits, columns)
 
     def compare(self, originals: Tensor, guesses: Tensor) -> Tensor:
