@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,7 +23,9 @@ import torch
 from torch import nn
 
 from leakscope import MLP, Local, Recorder, Recording, Transcript, guessing, load, roc, seeded
+from leakscope.attacks import representations
 from leakscope.attacks.representations import Network
+from leakscope.audits.guards import task
 from leakscope.audits.inference.audit import measure as measure_transcript
 from leakscope.audits.inference.found import Bounds, Guarantee, Played, Secret
 from leakscope.core.dataset import Dataset
@@ -254,6 +257,17 @@ def problem(name: str, n: int = 11):
 # People with a secret, and encoders that keep everything or nothing
 
 QUICK = Network(hidden=(32,), draws=2, patience=3, epochs=30)
+
+
+@contextmanager
+def hastened() -> Iterator[None]:
+    """Networks of attackers stop after two epochs: for tests of what runs, not of what is found."""
+    slow = representations.converged
+    brief = lambda *parts, **given: slow(*parts, **given | {"epochs": 2})  # noqa: E731
+    with patch.object(representations, "converged", brief), patch.object(task, "converged", brief):
+        yield
+
+
 WIDTH, CLASSES = 10, 5
 SURE = 0.999  # of each of many intervals
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -35,6 +36,12 @@ def _one_thread() -> None:
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The key of fingerprints is made in a folder of the tests' own."""
     os.environ["LEAKSCOPE_STATE"] = str(tmp_path_factory.mktemp("state"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with most slow tests go first, so that none of them is left alone at the end with one worker."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 class Said(NamedTuple):

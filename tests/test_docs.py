@@ -20,6 +20,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from builders import hastened
 
 from leakscope import Dataset, Inference, Knowledge, Plain, play, seeded, success_rate
 from leakscope.attacks.heads import RandomForest
@@ -74,11 +75,13 @@ def few() -> Dataset:
 
 def run(command: str) -> str:
     """What ``leakscope ...`` prints; it must end with the exit code its comment says, or with 0. What is
-    shown is that it runs, so it has few records, forests of five trees and a canary of twenty steps."""
+    shown is that it runs, so it has few records, forests of five trees, a canary of twenty steps and networks
+    of two epochs."""
     name, *words = shlex.split(command, comments=True)
     assert name == "leakscope", command
     fresh, climb = RandomForest.fresh, canary._climb
     with (
+        hastened(),
         patch("leakscope.data.LOADERS", LOADERS | {"adult": few}),
         patch.object(RandomForest, "fresh", lambda head, seed: fresh(replace(head, trees=5), seed)),
         patch.object(canary, "_climb", lambda *parts, **given: climb(*parts, **given | {"steps": 20})),

@@ -7,6 +7,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -16,7 +17,7 @@ from fuzzing import files as files_of
 from leakscope.core import catalogue, files
 from leakscope.core.errors import ArgumentError, PlanError, StoreError
 from leakscope.results import store
-from leakscope.run import sweep
+from leakscope.run import engines, sweep
 from leakscope.run.plan import parse
 
 CELLS = [{"id": "property", **KINDS["game"]}, {"id": "share", **KINDS["share"]}]
@@ -138,3 +139,21 @@ def test_interrupted_it_says_how_to_go_on_and_leaves_no_worker_behind(tmp_path, 
     assert "To go on, run the same command" in errors
     assert "Traceback" not in errors
     assert wait(lambda: not alive(process.pid), seconds=30)
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds", "jobs", "here"),
+    [(6, 1, None, 6), (6, 5, None, 1), (3, 5, None, 3), (13, 1, None, 0), (6, 1, 2, 0)],
+)
+def test_a_few_short_cells_stay_in_this_process(monkeypatch, cells, seconds, jobs, here):
+    clock = [0]
+
+    def run_task(cell, seed, **_):
+        clock[0] += seconds
+        return "here"
+
+    monkeypatch.setattr(engines, "run_task", run_task)
+    monkeypatch.setattr(engines, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    monkeypatch.setattr(engines.Loky, "_in_processes", lambda _, tasks, **options: ["there"] * len(tasks))
+    done = list(engines.Loky().results([(None, 0)] * cells, jobs=jobs, trusted=()))
+    assert done == ["here"] * here + ["there"] * (cells - here)

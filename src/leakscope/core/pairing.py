@@ -29,8 +29,7 @@ class Ruler:
         columns = torch.full_like(limits, -1, dtype=torch.long)
         for i, column in enumerate(public.columns):
             columns[column.start : column.stop] = i
-        numbers = [c.start for c in public.columns if not c.values or c.stop - c.start == 1]
-        if numbers:
+        if numbers := [c.start for c in public.columns if not c.values or c.stop - c.start == 1]:
             spread = public.x[:, numbers].double().std(0, correction=0)
             limits[numbers] = within * torch.where(spread == 0, 1.0, spread)
         return cls(limits, columns)

@@ -18,6 +18,7 @@ from leakscope.core.nouns import Defense, Layers, Loss, Params
 from leakscope.core.rng import seeded
 from leakscope.core.stopwatch import timed
 from leakscope.core.task import task_loss
+from leakscope.training.descent import Adam, Sgd
 from leakscope.training.step import Step, state
 
 Augmentation = Literal["crop", "flip"]
@@ -82,13 +83,11 @@ class Local:
         coin = torch.rand(len(x), generator=rng) < 0.5
         return torch.where(coin[:, None, None, None], x.flip(3), x)
 
-    def optimiser_of(self, leaves: Iterable[Tensor], rate: float) -> torch.optim.Optimizer:
-        """Torch's own, with nothing remembered; fused, it takes 0.8 of the time of Adam's loop."""
+    def optimiser_of(self, leaves: Iterable[Tensor], rate: float) -> Sgd | Adam:
+        """Torch's own, with nothing remembered."""
         if self.optimiser == "adam":
-            return torch.optim.Adam([*leaves], lr=rate, weight_decay=self.decay, fused=True)
-        return torch.optim.SGD(
-            [*leaves], lr=rate, momentum=self.momentum, weight_decay=self.decay, fused=True
-        )
+            return Adam((*leaves,), rate, self.decay)
+        return Sgd((*leaves,), rate, self.momentum, self.decay)
 
 
 def _cropped(x: Tensor, rng: torch.Generator) -> Tensor:
