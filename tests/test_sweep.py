@@ -155,5 +155,6 @@ def test_a_few_short_cells_stay_in_this_process(monkeypatch, cells, seconds, job
     monkeypatch.setattr(engines, "run_task", run_task)
     monkeypatch.setattr(engines, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
     monkeypatch.setattr(engines.Loky, "_in_processes", lambda _, tasks, **options: ["there"] * len(tasks))
-    done = list(engines.Loky().results([(None, 0)] * cells, jobs=jobs, trusted=()))
+    tasks = [(SimpleNamespace(key=lambda seed, i=i: f"{i}-{seed}"), 0) for i in range(cells)]
+    done = list(engines.Loky().results(tasks, jobs=jobs, trusted=()))
     assert done == ["here"] * here + ["there"] * (cells - here)
