@@ -77,7 +77,8 @@ def own_steps(made: Alternation, seen: Seen) -> None:
     made.utility.loss(seen, fixed, fixed, made.rngs.utility).backward()
     made.optimisers["utility"].step()
     for _ in range(made.steps):
-        fixed = made.perturbed(r.detach(), made.rngs.privacy)
+        noisy = made.protections[0].noisy
+        fixed = made.perturbed(r.detach(), made.rngs.privacy) if noisy else r.detach()
         made.optimisers["privacy"].zero_grad()
         made.protections[0].own(seen, fixed, made.head, made.rngs.privacy).backward()
         made.optimisers["privacy"].step()

@@ -165,8 +165,9 @@ class Alternation:
         self.optimisers["utility"].step()
 
     def _privacy_steps(self, seen: Seen, clean: Tensor) -> None:
+        noisy = any(one.noisy for one in self.protections)
         for _ in range(self.steps):
-            r = self.perturbed(clean, self.rngs.privacy)
+            r = self.perturbed(clean, self.rngs.privacy) if noisy else clean
             lost = [
                 one.own(seen, r if one.noisy else clean, self.head, self.rngs.privacy)
                 for one in self.protections

@@ -70,7 +70,7 @@ class RepairedNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         marks = self.groups(x)
-        r = self.inner(torch.cat([x[:, : self.start], x[:, self.stop :]], dim=1))
+        r: Tensor = self.inner(torch.cat([x[:, : self.start], x[:, self.stop :]], dim=1))
         moved = repair(r, marks, self.turns, self.sources, self.targets)
         known = marks.sum(1, keepdim=True)
         return (r + self.amount * (moved - r)) * (known / known)  # 0 / 0 is not a number

@@ -293,8 +293,10 @@ class GuardAudit:
             return
         values = math.prod(len(alone.train.value_names(name)) for name in names)
         if values <= self.jointly:
-            parts = (join_secrets(part, names) for part in (alone.train, alone.test, alone.public))
-            trial = Trial(*parts, "attribute", " and ".join(names), **alone.played)
+            train, test, public = (
+                join_secrets(part, names) for part in (alone.train, alone.test, alone.public)
+            )
+            trial = replace(alone, train=train, test=test, public=public, column=" and ".join(names))
             yield evaluated(guarded, trial, baselines=False, near=0, queries=self.queries)
 
     def _estimate_information(self, encoder: Encoder, trial: Trial) -> dict[str, Information]:

@@ -73,11 +73,6 @@ class Trial:
         )
 
     @property
-    def played(self) -> dict[str, Any]:
-        """How games are played, whatever the secret is."""
-        return {name: getattr(self, name) for name in ("trials", "rehearsals", "seed", "draws")}
-
-    @property
     def told_names(self) -> tuple[str, ...]:
         """The values of the column as results name them."""
         return self.test.told_names(str(self.column), self.train, self.public)
