@@ -198,7 +198,7 @@ def conclude(
     growth: tuple[tuple[int, Estimate], ...] = (),
 ) -> tuple[MemberAttack, ...]:
     """All clients together, from what every attack found of each."""
-    attempts = []
+    attempts: list[MemberAttack] = []
     for attack, games in zip(attacks, zip(*tables, strict=True), strict=True):
         scores, deviation, clients = average_games(names, games)
         attempts.append(
