@@ -27,7 +27,7 @@ from torch import nn
 
 from leakscope.audits.asked import source
 from leakscope.audits.inference.audit import describe_secret, set_stage
-from leakscope.audits.membership.recorded import _table
+from leakscope.audits.membership.recorded import _lines
 from leakscope.core import files, fingerprints, toml
 from leakscope.core.errors import DataError, LeakscopeError, PlanError, StoreError
 from leakscope.data import tabled
@@ -476,7 +476,7 @@ def test_results_written_after_their_folder_was_taken_away_have_their_plan(tmp_p
 
 def test_the_scores_of_persons_are_no_formula_in_a_spreadsheet():
     rows = iter([(3, "ab", "=HYPERLINK(1)", "Cosine", -0.5, 0.25, 1)])
-    assert _table(rows).splitlines()[1] == "3,ab,'=HYPERLINK(1),Cosine,-0.5,0.25,1"
+    assert _lines(rows).splitlines()[0] == "3,ab,'=HYPERLINK(1),Cosine,-0.5,0.25,1"
 
 
 # bombs
