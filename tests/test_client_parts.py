@@ -17,7 +17,7 @@ from builders import Named, numbers, refuses
 
 import leakscope as ls
 from leakscope.audits.membership.kind import KIND
-from leakscope.core.errors import ArgumentError
+from leakscope.core.errors import ArgumentError, StoreError
 from leakscope.core.rng import seeded
 from leakscope.data import synthetic
 from leakscope.models import MLP, build
@@ -163,6 +163,20 @@ def test_parts_of_other_records_or_not_as_they_were_written_are_done_again(tmp_p
     assert store.load_parts(tmp_path, "key", "mark") == {}
     path.write_text("[]")
     assert store.load_parts(tmp_path, "key", "mark") == {}
+
+
+def test_a_link_in_the_place_of_parts_lets_nothing_out_and_deletes_nothing(tmp_path):
+    (tmp_path / "outside" / "key").mkdir(parents=True)
+    (tmp_path / "outside" / "key" / "mine.json").write_text("{}")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / store.PARTS).symlink_to(tmp_path / "outside")
+    for act, more in (
+        (store.save_part, ("a", store.Part("{}", "mark", 1.0))),
+        (store.load_parts, ("mark",)),
+        (store.drop_parts, ()),
+    ):
+        refuses(StoreError, "link", act, tmp_path / "out", "key", *more)
+    assert [path.name for path in (tmp_path / "outside").rglob("*.json")] == ["mine.json"]
 
 
 def test_a_division_is_marked_by_recording_records_and_code(place, monkeypatch):

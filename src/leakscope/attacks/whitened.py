@@ -138,11 +138,11 @@ class Whitened:
         updates, clients, there = _all_updates(release, own, peers)
         model = self.settle(model, release, known)
         labels = labels_for(model, params, *known, self.label)
-        whitening = self.whitening(model, params, own, known)
+        whitening, along = self.whitening(model, params, own, known), dict[str, list[Tensor]]()
 
         def cosines(x: Tensor, y: Tensor) -> Tensor:
             loss = loss_for(model, self.label)
-            found = whitened_cosines(model, params, x, y, updates, whitening, loss=loss)
+            found = whitened_cosines(model, params, x, y, updates, whitening, loss=loss, along=along)
             return sign_of(self.label) * torch.stack([found[name] for name in self._layers([*found])], 1)
 
         null, tried = cosines(known[0], labels), []

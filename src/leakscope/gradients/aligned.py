@@ -78,13 +78,15 @@ def whitened_cosines(
     whitening: Whitening,
     *,
     loss: Loss = task_loss,
+    along: dict[str, list[Tensor]] | None = None,
 ) -> dict[str, Tensor]:
     """Of each layer that can be whitened, by its weight's name: how each record's gradient lies to every one
-    of the updates (u, n), both whitened, over the gradient's length and not the update's."""
+    of the updates (u, n), both whitened, over the gradient's length and not the update's. ``along`` keeps the
+    updates as they are whitened, which takes longer than all else, for the next call with the same."""
     records = Records.of(model, params, x, y, loss=loss)
     refuse_unwhitened(records)
     whitening = whitening.to(next(iter(records.params.values())))
-    n, along = min(PASS, records.at_once(BUDGET, formed=False)), dict[str, list[Tensor]]()
+    n, along = min(PASS, records.at_once(BUDGET, formed=False)), {} if along is None else along
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(len(x), device=x.device).split(n):
         for layer in whitening.layers(records.capture(rows)):

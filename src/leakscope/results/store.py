@@ -61,7 +61,7 @@ def load_parts(folder: Path, key: str, mark: str) -> dict[str, Part]:
     """The parts of a cell that are done, by name. Those with another ``mark``, and what is not as it was
     written, count as not done."""
     found = {}
-    for path in sorted((folder / PARTS / key).glob("*.json")):
+    for path in sorted(inside(folder, PARTS, key).glob("*.json")):
         try:
             table = json.loads(read(path))
         except (OSError, ValueError, RecursionError):
@@ -75,7 +75,7 @@ def load_parts(folder: Path, key: str, mark: str) -> dict[str, Part]:
 
 def drop_parts(folder: Path, key: str) -> None:
     """Once the cell's result is there."""
-    shutil.rmtree(folder / PARTS / key, ignore_errors=True)
+    shutil.rmtree(inside(folder, PARTS, key), ignore_errors=True)
     with suppress(OSError):  # parts of others are there still, or none ever were
         (folder / PARTS).rmdir()
 

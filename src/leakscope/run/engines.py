@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from leakscope.core.dataset import Dataset
 
 
-class Task(NamedTuple):
+class CellTask(NamedTuple):
     """A cell and its seed, or, where they are named, some parts of it; see `results.kind.Division`."""
 
     cell: Cell
@@ -86,7 +86,12 @@ class Engine(Protocol):
     """Who runs cells."""
 
     def results(
-        self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
+        self,
+        tasks: Sequence[CellTask],
+        *,
+        jobs: int | None,
+        trusted: tuple[str, ...],
+        beats: Path | None = None,
     ) -> Results:
         """The results of the tasks as they finish, at most ``jobs`` at the same time. Where workers share
         the disk, the folder ``beats`` holds how far each has come with a long cell."""
@@ -136,7 +141,7 @@ def run_task(
         named = f"model {cell.model['name']!r}, or another part of the user's own, fails"
         limits = threadpool_limits(1), parallel_config("threading", n_jobs=spare)
         with limits[0], limits[1], Foreign(named, trusted):
-            file = beats / Task(cell, seed, names).beat if beats and beats.is_dir() else None
+            file = beats / CellTask(cell, seed, names).beat if beats and beats.is_dir() else None
             kept: dict[str, bytes] = {}
             world = experiment.enter(
                 cell,
@@ -198,9 +203,14 @@ class Loky:
     were each as slow as the slowest so far: starting a process takes as long."""
 
     def results(
-        self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
+        self,
+        tasks: Sequence[CellTask],
+        *,
+        jobs: int | None,
+        trusted: tuple[str, ...],
+        beats: Path | None = None,
     ) -> Results:
-        tasks = [Task(*task) for task in tasks]
+        tasks = [CellTask(*task) for task in tasks]
         few = jobs is None and len({task.cell.key(task.seed) for task in tasks}) <= FEW_CELLS
         slowest = 0.0 if few else SOON
         while tasks and slowest * len(tasks) < SOON:
@@ -211,7 +221,7 @@ class Loky:
             yield from self._in_processes(tasks, jobs=jobs, trusted=trusted, beats=beats)
 
     def _in_processes(
-        self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None
+        self, tasks: Sequence[CellTask], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None
     ) -> Results:
         jobs = min(jobs or cores(), len(tasks)) or 1
         os.environ.update(_SAFE)
@@ -241,7 +251,12 @@ class Ray:
     address: str | None = None
 
     def results(
-        self, tasks: Sequence[Task], *, jobs: int | None, trusted: tuple[str, ...], beats: Path | None = None
+        self,
+        tasks: Sequence[CellTask],
+        *,
+        jobs: int | None,
+        trusted: tuple[str, ...],
+        beats: Path | None = None,
     ) -> Results:
         if tasks:
             ray = _imported(self.address)
@@ -250,11 +265,11 @@ class Ray:
 
 
 def _finished(
-    ray: Any, tasks: Sequence[Task], *, at_once: int, trusted: tuple[str, ...], beats: Path | None
+    ray: Any, tasks: Sequence[CellTask], *, at_once: int, trusted: tuple[str, ...], beats: Path | None
 ) -> Results:
     run = ray.remote(num_cpus=1, max_retries=0)(_on_worker)  # Ray's own retries may have no end
-    waiting = deque((Task(*task), 1) for task in tasks)  # and which attempt it is
-    running: dict[Any, tuple[Task, int]] = {}
+    waiting = deque((CellTask(*task), 1) for task in tasks)  # and which attempt it is
+    running: dict[Any, tuple[CellTask, int]] = {}
     lent: dict[str, Any] = {}
     facts: dict[int, Any] = {}
     try:
@@ -286,7 +301,7 @@ def _finished(
 
 
 def _on_worker(
-    task: Task,
+    task: CellTask,
     trusted: tuple[str, ...],
     here: Path,
     facts: Any,

@@ -14,9 +14,20 @@ from leakscope.results import store
 from leakscope.results.cell import Cell, Plan, stable
 from leakscope.results.kind import Division
 from leakscope.results.result import Result
-from leakscope.run.engines import Engine, Finished, Loky, Task, cores, run_task
+from leakscope.run.engines import CellTask, Engine, Finished, Loky, cores, run_task
 
-__all__ = ["Progress", "Reusable", "SweepStep", "Tried", "check", "cores", "look", "run", "run_cell", "work"]
+__all__ = [
+    "PlanCheck",
+    "Progress",
+    "Reusable",
+    "SweepStep",
+    "check",
+    "cores",
+    "look",
+    "run",
+    "run_cell",
+    "work",
+]
 Progress = Callable[["SweepStep"], None]
 AT_LEAST, MOST_TOGETHER = 64, 16  # tasks that a cell's parts are cut into, and parts of one task
 
@@ -36,7 +47,7 @@ class SweepStep:
 
 
 @dataclass(frozen=True)
-class Tried:
+class PlanCheck:
     """What a check of all cells gave, by the key of each: the digest of its records, by which results of
     other records are told, and the parts in which it can be run, if it can."""
 
@@ -68,7 +79,7 @@ def work(cell: Cell) -> float:
     return models * len(cell.observed) * (cell.rehearsals + cell.trials / 4)
 
 
-def check(plan: Plan, *, trusted: Iterable[str] = ()) -> Tried:
+def check(plan: Plan, *, trusted: Iterable[str] = ()) -> PlanCheck:
     """Load every dataset of the plan once and try every cell and seed on it, before anything is computed."""
     from leakscope.data import tabled
     from leakscope.run import experiment
@@ -94,7 +105,7 @@ def check(plan: Plan, *, trusted: Iterable[str] = ()) -> Tried:
             raise PlanError(f"cell {cell.id or i + 1}: data: {error}.") from None
         except LeakscopeError as error:
             raise PlanError(f"cell {cell.id or i + 1}: {error}") from None
-    return Tried(digests, divisions)
+    return PlanCheck(digests, divisions)
 
 
 def look(plan: Plan, folder: Path) -> Reusable:
@@ -114,7 +125,7 @@ def run(
     jobs: int | None = None,
     trusted: Iterable[str] = (),
     progress: Progress | None = None,
-    tried: Tried | None = None,
+    tried: PlanCheck | None = None,
     engine: Engine | None = None,
     beats: Path | None = None,
 ) -> list[Result[Any]]:
@@ -192,14 +203,14 @@ class Divided:
         return replace(whole, result=whole.result.model_copy(update={"made": made}))
 
 
-def _cut(cell: Cell, seed: int, divided: Divided | None) -> list[Task]:
+def _cut(cell: Cell, seed: int, divided: Divided | None) -> list[CellTask]:
     """The cell, or the parts of it that are not done, some together where there are many."""
     if divided is None:
-        return [Task(cell, seed)]
+        return [CellTask(cell, seed)]
     left = [*divided.left] or [divided.division.names[-1]]  # or all are done, and the cell is not
     size = min(MOST_TOGETHER, -(-len(left) // AT_LEAST))
     blocks = [tuple(left[i : i + size]) for i in range(0, len(left), size)]
-    return [Task(cell, seed, names, divided.division.facts) for names in blocks]
+    return [CellTask(cell, seed, names, divided.division.facts) for names in blocks]
 
 
 def run_cell(cell: Cell, seed: int, folder: Path, trusted: tuple[str, ...], spare: int) -> Result[Any]:

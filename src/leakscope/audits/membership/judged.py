@@ -131,7 +131,7 @@ def judge(
     first, where all clients are in every sum, how that grows with the rounds. ``watch`` is told of every game
     that is finished."""
     games, shorter = watched.channels(), list(shorten(attacks[0], watched))
-    told = Told(watch, len(attacks) * len(games) + len(shorter))
+    told = GameCount(watch, len(attacks) * len(games) + len(shorter))
     tables = [
         [
             judge_game(attack, game, who, trials=trials, seed=seed, first=i == 0, told=told)
@@ -144,7 +144,7 @@ def judge(
 
 
 @dataclass
-class Told:
+class GameCount:
     """Tells who watches how many of all games are finished."""
 
     watch: Watch | None
@@ -162,7 +162,7 @@ class Told:
 
 
 def judge_game(
-    attack: Attack, game: ClientChannel, who: Roster, *, trials: int, seed: int, first: bool, told: Told
+    attack: Attack, game: ClientChannel, who: Roster, *, trials: int, seed: int, first: bool, told: GameCount
 ) -> ClientGame:
     """What an attack finds of one client; of the ``first`` one it is checked by shuffled secrets."""
     channel, transcript = game[1], _play(attack, game, who, trials=trials, seed=seed)
@@ -180,7 +180,13 @@ def judge_game(
 
 
 def measure_growth(
-    attack: Attack, shorter: Iterable[WatchedFederation], who: Roster, *, trials: int, seed: int, told: Told
+    attack: Attack,
+    shorter: Iterable[WatchedFederation],
+    who: Roster,
+    *,
+    trials: int,
+    seed: int,
+    told: GameCount,
 ) -> tuple[tuple[int, Estimate], ...]:
     """What is found at 1% false alarms in fewer rounds."""
     growth = []
@@ -198,7 +204,7 @@ def conclude(
     growth: tuple[tuple[int, Estimate], ...] = (),
 ) -> tuple[MemberAttack, ...]:
     """All clients together, from what every attack found of each."""
-    attempts = []
+    attempts: list[MemberAttack] = []
     for attack, games in zip(attacks, zip(*tables, strict=True), strict=True):
         scores, deviation, clients = average_games(names, games)
         attempts.append(

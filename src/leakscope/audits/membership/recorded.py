@@ -25,8 +25,8 @@ from leakscope.audits.membership.found import ClientPart, MembershipFound, Seen
 from leakscope.audits.membership.judged import (
     DOUBT,
     ClientChannel,
+    GameCount,
     Roster,
-    Told,
     WatchedFederation,
     brief,
     check_attacks,
@@ -130,7 +130,7 @@ class RecordingAudit:
         recording, model, games = watched.recording, watched.model, watched.channels()
         shorter = list(shorten(self.attacks[0], watched))
         left = [game for game in games if str(game[0]) not in world.parts]
-        told = Told(world.watch, len(self.attacks) * len(left) + len(shorter))
+        told = GameCount(world.watch, len(self.attacks) * len(left) + len(shorter))
         look = self._looker(world, watched, who, told)
         done = {name: ClientPart.model_validate_json(text) for name, text in world.parts.items()}
         parts = [done.get(str(game[0])) or look(game) for game in games]
@@ -164,13 +164,13 @@ class RecordingAudit:
         """What is found of these clients, each by itself."""
         watched, who, _ = self._prepare(world)
         few = who.only([watched.clients.index(name) for name in names])
-        told = Told(world.watch, len(self.attacks) * len(names))
+        told = GameCount(world.watch, len(self.attacks) * len(names))
         look = self._looker(world, watched, few, told)
         for game in replace(watched, clients=tuple(names), apart=True).channels():
             yield str(game[0]), look(game).model_dump_json()
 
     def _looker(
-        self, world: World, watched: WatchedFederation, who: Roster, told: Told
+        self, world: World, watched: WatchedFederation, who: Roster, told: GameCount
     ) -> Callable[[ClientChannel], ClientPart]:
         """What looks at one of the clients that are ``watched``, of whom the roster may have some only."""
         recording, first = watched.recording, None  # later ones saw members
