@@ -185,6 +185,25 @@ def test_what_it_cannot_unroll_is_refused():
 # --- the audit
 
 
+def test_uploads_of_adam_are_fitted_where_proofs_refuse_them_and_pass_nothing():
+    """Of one record: columns of the upload that are 0 leave one option of every category."""
+    tiny = cell("records")
+    local = {"name": "Local", "rate": 0.01, "batch": 8, "epochs": 2, "optimiser": "adam", "decay": 0.0}
+    attack = {"name": "SpanMatching", "iterations": 60, "restarts": 1, "rehearsals": 0}
+    game = dict(tiny.game) | {"batches": [1], "local": local, "reconstruct": attack}
+    result = experiment.run(Cell.model_validate(tiny.described | {"game": game, "trials": 3}), 0)
+    size = result.found.sizes[0]
+    right = {column.name: column.right.value for column in size.columns}
+    assert {right[column.name] for column in ls.load("heart").columns if column.values} == {1.0}
+    assert size.mode.value < size.cells.value
+    assert (size.certified.value, size.search.short, size.search.fitted) == (0.0, 0, 3)
+    assert not size.search.whole
+    refused = experiment.run(
+        Cell.model_validate(tiny.described | {"game": game | {"reconstruct": {"name": "RowSpace"}}}), 0
+    )
+    assert "reads uploads of SGD" in refused.error
+
+
 def test_the_page_tells_confident_from_certified_and_what_was_fitted_passes_nothing():
     tiny = cell("records")
     attack = {"name": "SpanMatching", "iterations": 30, "restarts": 1, "rehearsals": 2, "least": 20}
