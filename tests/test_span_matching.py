@@ -198,10 +198,9 @@ def test_uploads_of_adam_are_fitted_where_proofs_refuse_them_and_pass_nothing():
     assert size.mode.value < size.cells.value
     assert (size.certified.value, size.search.short, size.search.fitted) == (0.0, 0, 3)
     assert not size.search.whole
-    refused = experiment.run(
-        Cell.model_validate(tiny.described | {"game": game | {"reconstruct": {"name": "RowSpace"}}}), 0
-    )
-    assert "reads uploads of SGD" in refused.error
+    proofs = game | {"reconstruct": {"name": "RowSpace"}}
+    one = Cell.model_validate(tiny.described | {"game": proofs})
+    refuses(ArgumentError, "reads uploads of SGD", experiment.run, one, 0)
 
 
 def test_the_page_tells_confident_from_certified_and_what_was_fitted_passes_nothing():
