@@ -233,3 +233,13 @@ def test_confident_cells_are_counted_beside_a_loop():
     called, right = match(transcribe(secrets, said, status, sure), PUBLIC).confident()
     assert called.value == pytest.approx(10 / 48)
     assert right.value == pytest.approx(9 / 10)
+
+
+def test_a_certified_record_that_is_said_twice_is_no_false_certificate():
+    """Searches may end at a record that is proven already: the proof is not less true for that."""
+    secrets = table(300, 2).x[:3][None]
+    said = torch.stack([secrets[0, 0], secrets[0, 0], secrets[0, 2]])[None]
+    for status in ([PLAUSIBLE, CERTIFIED, PLAUSIBLE], [CERTIFIED, PLAUSIBLE, PLAUSIBLE]):
+        transcript = transcribe(secrets, said, torch.tensor([status]))
+        assert ls.false_certificates(transcript, PUBLIC).value == 0.0
+        assert ls.certified_records(transcript, PUBLIC).value == pytest.approx(1 / 3)

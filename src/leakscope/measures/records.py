@@ -161,8 +161,11 @@ def _right(transcript: Transcript, public: Dataset, within: float) -> tuple[Tens
     require(bool(public.columns), "public.columns", "those of a table", public.columns)
     require(within > 0, "within", "above 0", within)
     rights, orders = [], []
-    for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        right, order = pair(compare_cells(originals, guesses, public, within))
+    status = transcript.status
+    proven: list[Tensor | None] = [None] * len(transcript.secrets)
+    proven = proven if status is None else [*(status == CERTIFIED)]
+    for guesses, originals, sure in zip(transcript.guesses, transcript.secrets, proven, strict=True):
+        right, order = pair(compare_cells(originals, guesses, public, within), sure)
         rights.append(right)
         orders.append(order)
     return torch.stack(rights), torch.stack(orders)
