@@ -332,6 +332,8 @@ def bad(tmp_path_factory):
         (["nums.csv", "--label", "y", "--local-epochs", "2", "--batch", "4"], "of tables with categories"),
         (["heart", "--local-epochs", "2", "--optimiser", "adam"], "reads uploads of SGD"),
         (["heart", "--optimiser", "adam"], "--optimiser is for uploads"),
+        (["heart", "--attack", "Posterior"], "RowSpace, which proves records, or SpanMatching, got"),
+        (["heart", "--attack", "SpanMatching:steps=1", "--local-epochs", "3"], "at most 1 local steps, got"),
         (["heart", "--clients", "2"], "--clients and --sums go together"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -185,6 +185,24 @@ def test_what_it_cannot_unroll_is_refused():
 # --- the audit
 
 
+def test_uploads_of_adam_are_fitted_where_proofs_refuse_them_and_pass_nothing():
+    """Of one record: columns of the upload that are 0 leave one option of every category."""
+    tiny = cell("records")
+    local = {"name": "Local", "rate": 0.01, "batch": 8, "epochs": 2, "optimiser": "adam", "decay": 0.0}
+    attack = {"name": "SpanMatching", "iterations": 60, "restarts": 1, "rehearsals": 0}
+    game = dict(tiny.game) | {"batches": [1], "local": local, "reconstruct": attack}
+    result = experiment.run(Cell.model_validate(tiny.described | {"game": game, "trials": 3}), 0)
+    size = result.found.sizes[0]
+    right = {column.name: column.right.value for column in size.columns}
+    assert {right[column.name] for column in ls.load("heart").columns if column.values} == {1.0}
+    assert size.mode.value < size.cells.value
+    assert (size.certified.value, size.search.short, size.search.fitted) == (0.0, 0, 3)
+    assert not size.search.whole
+    proofs = game | {"reconstruct": {"name": "RowSpace"}}
+    one = Cell.model_validate(tiny.described | {"game": proofs})
+    refuses(ArgumentError, "reads uploads of SGD", experiment.run, one, 0)
+
+
 def test_the_page_tells_confident_from_certified_and_what_was_fitted_passes_nothing():
     tiny = cell("records")
     attack = {"name": "SpanMatching", "iterations": 30, "restarts": 1, "rehearsals": 2, "least": 20}
@@ -215,3 +233,13 @@ def test_confident_cells_are_counted_beside_a_loop():
     called, right = match(transcribe(secrets, said, status, sure), PUBLIC).confident()
     assert called.value == pytest.approx(10 / 48)
     assert right.value == pytest.approx(9 / 10)
+
+
+def test_a_certified_record_that_is_said_twice_is_no_false_certificate():
+    """Searches may end at a record that is proven already: the proof is not less true for that."""
+    secrets = table(300, 2).x[:3][None]
+    said = torch.stack([secrets[0, 0], secrets[0, 0], secrets[0, 2]])[None]
+    for status in ([PLAUSIBLE, CERTIFIED, PLAUSIBLE], [CERTIFIED, PLAUSIBLE, PLAUSIBLE]):
+        transcript = transcribe(secrets, said, torch.tensor([status]))
+        assert ls.false_certificates(transcript, PUBLIC).value == 0.0
+        assert ls.certified_records(transcript, PUBLIC).value == pytest.approx(1 / 3)

@@ -60,7 +60,7 @@ class LinearFirst:
         if spanned and local is not None and local.optimiser != "sgd":
             raise ArgumentError(
                 f"{who} reads uploads of SGD, whose steps are sums of gradients, got Local.optimiser = "
-                f"{local.optimiser!r}; what such uploads give away is not known: use Whitened for members."
+                f"{local.optimiser!r}; use SpanMatching, which fits them, and Whitened for members."
             )
         _check(seen, who)
         layers, released = layers_of(seen.model), seen.rounds[0][1]

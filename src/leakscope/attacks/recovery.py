@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -67,9 +68,7 @@ class Recovery:
         """Before any search: the public mean, which nobody found."""
         t, k = seen.trials, seen.game.batch
         whole, real, truth = (
-            lambda: torch.zeros(t, dtype=torch.long),
-            lambda: torch.zeros(t, dtype=torch.float64),
-            lambda: torch.zeros(t, dtype=torch.bool),
+            partial(torch.zeros, t, dtype=kind) for kind in (torch.long, torch.float64, torch.bool)
         )
         return Recovery(
             records=seen.game.mean.expand(t, *seen.shape).clone(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -94,7 +95,7 @@ class TableSearch:
 
         def objective(variables: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
             pairs = zip(variables.split(PASS), every[which].split(PASS), strict=True)
-            parts = [evaluated(part, lambda moved, of=of: self._losses(moved, of)) for part, of in pairs]
+            parts = [evaluated(part, partial(self._losses, of=of)) for part, of in pairs]
             losses, slopes = zip(*parts, strict=True)
             return torch.cat(losses), torch.cat(slopes)
 
@@ -158,9 +159,9 @@ class TableSearch:
 def _active(first: LinearFirst, span: Span | None, trial: int) -> Tensor:
     """Which inputs (d,) moved the first layer: the others are 0 in every record."""
     if span is not None:
-        return span.v.norm(dim=1) > ACTIVE
+        return torch.gt(span.v.norm(dim=1), ACTIVE)
     moved = [layers[f"{first.name}.weight"][trial].abs().amax(0) for _, layers in first.seen.rounds]
-    return torch.stack(moved).amax(0) > 0
+    return torch.gt(torch.stack(moved).amax(0), 0)
 
 
 def _labels(first: LinearFirst, found: Recovery, trials: Tensor) -> Tensor | None:

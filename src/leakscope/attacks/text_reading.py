@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.texts import TextSpace
 
 
-class Reading:
+class TextReading:
     """Candidates of one search, and how likely each is at its place."""
 
     def __init__(self, attack: TextSpace, left: int, grid: Grid, concentration: Tensor) -> None:
@@ -27,7 +27,7 @@ class Reading:
     @staticmethod
     def of(
         attack: TextSpace, released: ReleasedLayers, left: int, tokens: Tensor, space: Space, matrix: Tensor
-    ) -> Reading:
+    ) -> TextReading:
         """Of ``left`` texts: from the ``tokens`` that are found, the space of what the attention gives, and
         the ``matrix`` of what it takes."""
         attention, additive = released.attention, released.additive
@@ -44,7 +44,7 @@ class Reading:
         worth = weigh_places(own, matrix, own.scale is not None, attack.lasso)
         weight = worth[row, tokens[:, 1]].clamp(min=attack.faint * float(worth.max()))
         grid = Grid(tokens[:, 0], tokens[:, 1], query.float(), key.float(), outside, weight)
-        return Reading(attack, left, grid, weight / worth.sum(1)[row])
+        return TextReading(attack, left, grid, weight / worth.sum(1)[row])
 
     def read(self) -> Tensor | None:
         """One text whose words see nothing outside the space; None: none was found."""

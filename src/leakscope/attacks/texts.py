@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.first_attention import inputs_of
-from leakscope.attacks.text_reading import Reading
+from leakscope.attacks.text_reading import TextReading
 from leakscope.attacks.text_release import ReleasedLayers
 from leakscope.attacks.words import (
     FoundWords,
@@ -191,7 +191,7 @@ class _Search:
             if self.released.local is not None or not self.released.has(attention.output):
                 return found
             space, matrix = self._space((attention.output,)), self._matrix(attention.inside)[0]
-            reading = Reading.of(self.attack, self.released, self.left, self.tokens, space, matrix)
+            reading = TextReading.of(self.attack, self.released, self.left, self.tokens, space, matrix)
             text = reading.read()
             if text is None:
                 return found
@@ -218,7 +218,7 @@ class _Search:
 
     # --- proofs
 
-    def _prove(self, text: Tensor, reading: Reading) -> bool:
+    def _prove(self, text: Tensor, reading: TextReading) -> bool:
         """Whether the layers that follow hold a text, and hold no text that differs from it in one word, in
         the order of two words, or by its last word."""
         spaces = self._layers_after(text)

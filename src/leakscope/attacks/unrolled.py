@@ -35,7 +35,8 @@ class Unrolled(Matching):
             return self.loss(functional_call(self.model, {**rest, **moved}, (records,)), labels)
 
         def upload(records: Tensor, labels: Tensor) -> Layers:
-            moved, state = own, _State({}, {})
+            moved: Layers = own
+            state = _State({}, {})
             rows = torch.arange(len(records)).split(self.local.batch)
             for step in range(self.local.steps_of(len(records))):
                 some = rows[step % len(rows)]

@@ -49,9 +49,14 @@ def compare_cells(originals: Tensor, guesses: Tensor, public: Dataset, within: f
     return Ruler.of(public, within).compare(originals, guesses)
 
 
-def pair(cells: Tensor) -> tuple[Tensor, Tensor]:
+TIE = 1e-6  # of a cell: what decides between guesses that are equally right
+
+
+def pair(cells: Tensor, proven: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One guess for each original, exact ones first, then by ``cells`` (k, g, columns) that are right: which
-    cells (k, columns) it has right, and which guess (k,) it is."""
+    cells (k, columns) it has right, and which guess (k,) it is. Of guesses that are equally right, one that
+    is ``proven`` (g,): it is there, whoever else says the same."""
     worth = cells.double().mean(2) + len(cells) * cells.all(2)
+    worth = worth if proven is None else worth + TIE * cells.all(2) * proven
     rows, order = (torch.from_numpy(places) for places in linear_sum_assignment(-worth.numpy()))
     return cells[rows, order], order

@@ -175,8 +175,11 @@ def _ruler(public: Dataset, within: float) -> Ruler:
 def _right(transcript: Transcript, ruler: Ruler) -> tuple[Tensor, Tensor]:
     """Which cells (t, k, columns) of the originals came back, and the guess (t, k) matched to each."""
     rights, orders = [], []
-    for guesses, originals in zip(transcript.guesses, transcript.secrets, strict=True):
-        right, order = pair(ruler.compare(originals, guesses))
+    status = transcript.status
+    proven: list[Tensor | None] = [None] * len(transcript.secrets)
+    proven = proven if status is None else [*(status == CERTIFIED)]
+    for guesses, originals, sure in zip(transcript.guesses, transcript.secrets, proven, strict=True):
+        right, order = pair(ruler.compare(originals, guesses), sure)
         rights.append(right)
         orders.append(order)
     return torch.stack(rights), torch.stack(orders)

@@ -253,11 +253,12 @@ def describe_confidence(matched: Matched) -> ConfidentCells | None:
 def describe_search(found: Recovery) -> Search:
     """How far the search came."""
     k = found.records.shape[1]
+    measured = ~found.fitted | (found.ranks > 0)  # uploads of Adam have no space that records span
     return Search(
         batches=len(found.ranks),
         ended=int(found.ended.sum()),
         stopped=int(found.stopped.sum()),
-        short=int((found.ranks < k).sum()),
+        short=int((measured & (found.ranks < k)).sum()),
         left=int((found.free > 0).sum()),
         disturbed=int(found.disturbed.sum()),
         fitted=int(found.fitted.sum()),

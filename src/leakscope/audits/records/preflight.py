@@ -111,7 +111,8 @@ class Preflight:
             f"Of {most.records} records so many came back in rehearsal, with what is sent changed: "
             + "; ".join(f"{name}, {share:.0%}" for name, share in self.changed)
             + ".",
-            "Not known: Adam in place of SGD, whose uploads this attack does not read.",
+            "Not known: Adam in place of SGD, whose uploads this attack does not read. --attack SpanMatching "
+            "reads those of few steps.",
         ]
 
 
