@@ -53,15 +53,7 @@ def request_guard(
 ) -> tuple[Table, Dataset | None]:
     """The plan of a guard at every lambda, and of those ``beside`` it, every name in it checked, and the
     records where they are in memory only. ``frontier``: the usual guards and baselines stand beside it."""
-    hidden = [secret] if isinstance(secret, str) else list(secret or ())
-    if against not in COLUMNED and hidden:
-        raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
-    if against != "attribute" and len(hidden) > 1:
-        raise ArgumentError(f"--secret can be repeated for attributes, got {len(hidden)} against {against}.")
-    if len(set(hidden)) < len(hidden):
-        raise ArgumentError(f"--secret must name every column once, got {', '.join(hidden)}.")
-    if against in COLUMNED and not hidden:
-        hidden = [SECRETS[stem(data)]] if stem(data) in SECRETS else []
+    hidden = _hidden(data, secret, against)
     table, records, held = open_data(
         data,
         label=label,
@@ -119,6 +111,20 @@ def request_guard(
         ],
     }
     return document, held
+
+
+def _hidden(data: Any, secret: str | Sequence[str] | None, against: str) -> list[str]:
+    """The columns that a guard hides; those of the data that ships with the package are known."""
+    hidden = [secret] if isinstance(secret, str) else list(secret or ())
+    if against not in COLUMNED and hidden:
+        raise ArgumentError(f"--secret is a column, and {against} has none; leave it out.")
+    if against != "attribute" and len(hidden) > 1:
+        raise ArgumentError(f"--secret can be repeated for attributes, got {len(hidden)} against {against}.")
+    if len(set(hidden)) < len(hidden):
+        raise ArgumentError(f"--secret must name every column once, got {', '.join(hidden)}.")
+    if against in COLUMNED and not hidden:
+        hidden = [SECRETS[stem(data)]] if stem(data) in SECRETS else []
+    return hidden
 
 
 def _of_all(guard: Table, columns: Sequence[str]) -> Table:
