@@ -184,6 +184,12 @@ NOT_SHIPPED = [
     "medical-mnist",
     "pneumonia",
     "covid",
+    "skin",
+    "retina",
+    "kidney",
+    "bone-age",
+    "loans",
+    "har561",
     "location30",
     "purchase100",
     "texas100",
@@ -199,6 +205,37 @@ def test_a_file_that_does_not_ship_says_where_to_put_it(
     monkeypatch.setenv("LEAKSCOPE_DATA", str(tmp_path))
     refuses(DataError, f"{name} needs .* does not hold it", load, name)
     refuses(DataError, r"nowhere", load, name, path=tmp_path / "nowhere")
+
+
+@needs_files
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "private"),
+    [
+        ("skin", (7_017, 3, 28, 28), 7, {"sex", "lesion"}),
+        ("retina", (3_448, 1, 64, 64), 4, {"patient"}),
+        ("kidney", (1_914, 1, 64, 64), 4, set()),
+        ("bone-age", (14_036, 1, 32, 32), 2, {"sex"}),
+        ("loans", (36_982, 9), 3, {"Race", "Gender"}),
+        ("har561", (10_299, 549), 6, {"subject"}),
+    ],
+)
+def test_sets_of_the_papers_have_their_records(
+    name: str, shape: tuple[int, ...], classes: int, private: set[str]
+) -> None:
+    data = load(name)
+    assert data.x.shape == shape
+    assert data.classes == classes
+    assert set(data.private) == private
+
+
+@needs_files
+def test_hands_and_moves_are_the_published_ones() -> None:
+    hands, moves = load("bone-age"), load("har561")
+    names = hands.value_names("sex")
+    assert float((hands.secret("sex") == names.index("male")).float().mean()) == pytest.approx(
+        0.542, abs=5e-4
+    )
+    assert moves.y.bincount().tolist() == [1722, 1544, 1406, 1777, 1906, 1944]  # as UCI counts them
 
 
 @needs_files

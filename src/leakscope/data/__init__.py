@@ -13,7 +13,7 @@ from typing import Any
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.fingerprints import same
-from leakscope.data.activity import har, har_folder
+from leakscope.data.activity import har, har561, har_folder
 from leakscope.data.adult import adult, census42, uci_adult
 from leakscope.data.arrays import digits, from_npz, health, mnist
 from leakscope.data.binary import location30, purchase100, purchase_like, texas100, texas_like
@@ -23,7 +23,8 @@ from leakscope.data.files import FOLDER, sha256
 from leakscope.data.gaussian import synthetic, synthetic_bayes
 from leakscope.data.heart import heart
 from leakscope.data.images import celeba, celeba_folder, image_folder, utkface, utkface_folder
-from leakscope.data.medical import covid, medical_mnist, pneumonia
+from leakscope.data.loans import loans
+from leakscope.data.medical import bone_age, covid, kidney, medical_mnist, pneumonia, retina, skin
 from leakscope.data.ranges import with_ranges
 from leakscope.data.speech import cremad, cremad_folder
 from leakscope.data.tabular import from_csv
@@ -35,7 +36,7 @@ __all__ = ["FOLDER", "LOADERS", "from_csv", "from_npz", "load", "synthetic", "sy
 _FUNCTIONS: tuple[Callable[..., Dataset], ...] = (
     adult, heart, digits, synthetic, health, cremad, celeba, utkface, uci_adult, celeba_folder,
     utkface_folder, cremad_folder, image_folder, cifar10, cifar100, medical_mnist, pneumonia, covid,
-    location30, purchase100,
+    skin, retina, kidney, bone_age, loans, har561, location30, purchase100,
     texas100, purchase_like, texas_like, census42, mnist, lfw, imdb, har, lfw_folder, pubfig_folder,
     har_folder, text_csv,
 )  # fmt: skip

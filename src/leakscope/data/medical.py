@@ -1,4 +1,4 @@
-"""Medical images: Medical MNIST, PneumoniaMNIST and the COVID-19 X-rays, from npz files."""
+"""Medical images, from npz files: scans, X-rays of chests and hands, skin, retinas and kidneys."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ PARTS = ("train", "val", "test")
 FINDINGS = ("normal", "pneumonia")
 SEXES = ("male", "female", "?")  # the word for what is not known, as in tables
 UNKNOWN = ("todo", "Unknown")  # findings that are none
+RETINAS = ("CNV", "DME", "DRUSEN", "NORMAL")
+KIDNEYS = ("cyst", "normal", "stone", "tumor")
+NO_YES = ("no", "yes")
+MONTHS = 132  # above this age of a hand's bones a child counts as older, as in paper 003
 
 
 def medical_mnist(*, path: str | Path | None = None, size: int = 64) -> Dataset:
@@ -68,13 +72,58 @@ def covid(*, path: str | Path | None = None, size: int = 64) -> Dataset:
     unknown = [i for i, name in enumerate(found["finding_names"]) if str(name) in UNKNOWN]
     kept = ~np.isin(found["finding"], unknown)
     sex = np.where(found["sex"][kept] == 255, SEXES.index("?"), found["sex"][kept])
-    y = labels(found["is_covid"][kept], ("no", "yes"), where=f"the labels of {file}")
+    y = labels(found["is_covid"][kept], NO_YES, where=f"the labels of {file}")
     codes = {
-        "is_covid": (y, ("no", "yes")),
+        "is_covid": (y, NO_YES),
         "sex": coded(sex, names=SEXES, where=f"array 'sex' of {file}"),
         "patient": coded(found["patient"][kept]),
     }
     return marked_by(_averaged(_images(found["images"][kept], file), size), codes, name="covid")
+
+
+def skin(*, path: str | Path | None = None) -> Dataset:
+    """HAM10000 (Tschandl et al., 2018, CC BY-NC 4.0), ham10000_28.npz: 7,017 skin images of 28 x 28, seven
+    diagnoses. Sex and lesion are private: a lesion has up to six images."""
+    wanted = ("x", "y", "sex", "lesion", "dx_names", "sex_names")
+    found, file = opened("skin", path, "ham10000_28.npz", wanted, matched=4)
+    names = tuple(str(name) for name in found["dx_names"])
+    codes = {
+        "diagnosis": (labels(found["y"], names, where=f"the labels of {file}"), names),
+        "sex": coded(found["sex"], names=found["sex_names"].tolist(), where=f"array 'sex' of {file}"),
+        "lesion": coded(found["lesion"]),
+    }
+    return marked_by(_images(found["x"], file), codes, name="skin")
+
+
+def retina(*, path: str | Path | None = None, size: int = 64) -> Dataset:
+    """Retinas by optical coherence tomography (Kermany et al., 2018, CC BY 4.0), oct64.npz: 3,448 images,
+    four findings. The patient is private. ``size`` makes the images smaller by averaging."""
+    found, file = opened("retina", path, "oct64.npz", ("x", "y", "patient"), matched=3)
+    y = labels(found["y"], RETINAS, where=f"the labels of {file}")
+    codes = {"finding": (y, RETINAS), "patient": coded(found["patient"])}
+    return marked_by(_averaged(_images(found["x"], file), size), codes, name="retina")
+
+
+def kidney(*, path: str | Path | None = None, size: int = 64) -> Dataset:
+    """Kidneys by computed tomography (Islam et al., 2022), ct_kidney64.npz: 1,914 images, four findings.
+
+    They are consecutive slices of unnamed patients: neighbours are nearly the same image. ``size`` makes them
+    smaller by averaging."""
+    found, file = opened("kidney", path, "ct_kidney64.npz", ("x", "y"), matched=2)
+    y = labels(found["y"], KIDNEYS, where=f"the labels of {file}")
+    return marked_by(_averaged(_images(found["x"], file), size), {"finding": (y, KIDNEYS)}, name="kidney")
+
+
+def bone_age(*, path: str | Path | None = None) -> Dataset:
+    """RSNA's hands (Halabi et al., 2019), boneage32.npz: 14,036 X-rays of 32 x 32; are the bones older than
+    11 years? Sex is private."""
+    found, file = opened("bone-age", path, "boneage32.npz", ("x", "boneage", "male"), matched=3)
+    older = (found["boneage"] > MONTHS).astype(np.int64)
+    codes = {
+        "older": (labels(older, NO_YES, where=f"the labels of {file}"), NO_YES),
+        "sex": coded(1 - found["male"].astype(np.int64), names=SEXES[:2], where=f"array 'male' of {file}"),
+    }
+    return marked_by(_images(found["x"], file), codes, name="bone-age")
 
 
 def _images(images: Array, file: Path) -> Tensor:
