@@ -41,12 +41,13 @@ def har(*, path: str | Path | None = None, part: str = "all") -> Dataset:
     )
 
 
-def har561(*, path: str | Path | None = None) -> Dataset:
+def har561(*, path: str | Path | None = None, times: float = 1.0) -> Dataset:
     """UCI HAR's features made again from its windows, har561.npz: 549 of the 561, those that come out as the
-    published ones do. Which of 30 people it was is private."""
+    published ones do, each ``times`` a number (10 in paper 003's code). Which of 30 people it was is
+    private."""
     wanted = ("x", "y", "subject")
     found, file = opened("har561", path, "har561.npz", wanted, matched=3)
-    x = np.delete(found["x"].astype(np.float32), NOT_REMADE, axis=1)
+    x = np.delete(found["x"].astype(np.float32), NOT_REMADE, axis=1) * np.float32(times)
     return _har(x, found["y"].astype(np.int64), found["subject"], ACTIVITIES, where=file)
 
 

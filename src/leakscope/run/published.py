@@ -70,7 +70,30 @@ class PaperLine:
 
 def documents() -> dict[str, dict[str, Any]]:
     tables = [tomllib.loads(path.read_text(encoding="utf-8")) for path in FOLDER.glob("*.toml")]
-    return {document["paper"]: document for document in sorted(tables, key=lambda table: table["paper"])}
+    found = {document["paper"]: document for document in sorted(tables, key=lambda table: table["paper"])}
+    return {number: document | {"cell": spelt_out(document["cell"])} for number, document in found.items()}
+
+
+def spelt_out(cells: Iterable[Table]) -> list[Table]:
+    """Cells with what they have of an earlier one, which ``like`` names: all but its published values."""
+    known: dict[str, Table] = {}
+    for cell in cells:
+        other = known[cell["like"]] if "like" in cell else {}
+        inherited = {key: value for key, value in other.items() if key != "published"}
+        known[cell["id"]] = _merged(inherited, {key: cell[key] for key in cell if key != "like"})
+    return [*known.values()]
+
+
+def _merged(base: Table, changes: Table) -> Table:
+    """``changes`` over ``base``, table by table; another name is another table."""
+    if changes.get("name", base.get("name")) != base.get("name"):
+        return changes
+    both = {key: _merged(base[key], changes[key]) for key in changes if isinstance(base.get(key), dict)}
+    return {
+        **base,
+        **changes,
+        **{key: value for key, value in both.items() if isinstance(changes[key], dict)},
+    }
 
 
 def figures(number: str) -> list[str]:
