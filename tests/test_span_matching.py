@@ -106,7 +106,9 @@ def test_the_private_rows_are_nowhere_in_what_the_adversary_knows():
 def test_an_unrolled_upload_is_what_torch_trains(local):
     data, model = table(6, 2), net().double()
     own = dict(model.named_parameters())
-    optimiser = local.optimiser_of(own.values(), local.rate)
+    sgd = torch.optim.SGD(own.values(), lr=local.rate, momentum=local.momentum, weight_decay=local.decay)
+    adam = torch.optim.Adam(own.values(), lr=local.rate, weight_decay=local.decay)
+    optimiser = sgd if local.optimiser == "sgd" else adam
     start = {name: tensor.detach().clone() for name, tensor in own.items()}
     x = data.x.double()
     for _ in range(local.epochs):

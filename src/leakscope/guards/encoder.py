@@ -28,6 +28,7 @@ from leakscope.guards.noise import KINDS as KINDS
 from leakscope.guards.noise import Kind as Kind
 from leakscope.guards.noise import Perturbation as Perturbation
 from leakscope.guards.preparation import Preparation, cells, scaled
+from leakscope.models.repair import RepairedNetwork
 
 FORMAT = 2
 TENSORS, TABLE = "encoder.safetensors", "encoder.json"
@@ -137,8 +138,9 @@ class Encoder(nn.Module):
 
     def _check_groups(self, x: Tensor) -> None:
         """Refuse records without the group by which their representations are repaired."""
-        groups = getattr(self.network, "groups", None)
-        unknown = (groups(x).sum(1) != 1).nonzero()[:, 0] if groups is not None else x[:0]
+        if not isinstance(self.network, RepairedNetwork):
+            return
+        unknown = (self.network.groups(x).sum(1) != 1).nonzero()[:, 0]
         if len(unknown):
             column = self.about.get("told", "the secret")
             raise DataError(

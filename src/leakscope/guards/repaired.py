@@ -12,7 +12,7 @@ from leakscope.core.dataset import Dataset
 from leakscope.core.errors import NONNEGATIVE, ArgumentError, DataError, at_least, check, or_none, require
 from leakscope.core.rng import fork, initialised
 from leakscope.guards.encoder import Guarded, Perturbation
-from leakscope.guards.hidden import Hidden, Lesson, TimedGuard
+from leakscope.guards.hidden import Hidden, Lesson, Strength, TimedGuard
 from leakscope.guards.inf2guard import check_column
 from leakscope.guards.plain import Unguarded, renamed
 from leakscope.models.encoders import TableEncoder, described
@@ -37,6 +37,8 @@ class Repaired(TimedGuard):
     rounds: int = 24
     noise: float = 0.0
     plain: Unguarded = field(default_factory=Unguarded)
+
+    strength = Strength("amount", (0.0, 0.25, 0.5, 0.75, 0.9, 1.0))
 
     def __post_init__(self) -> None:
         check(self, width=or_none(at_least(1)), levels=at_least(2), rounds=at_least(1), noise=NONNEGATIVE)
