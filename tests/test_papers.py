@@ -37,7 +37,7 @@ def measures(cell) -> set[str]:
 def guarded(audit, cell) -> set[str]:
     assert len(audit.asked) == 1 or not cell.published
     names = ("strongest", "stale", "Inversion", "Decoder")
-    kinds = ("success_rate", "auroc", "ssim", "psnr")
+    kinds = ("success_rate", "auroc", "ssim", "psnr", "mse")
     return {"utility", *(f"{name} {measure}" for name in names for measure in kinds)}
 
 
@@ -207,7 +207,7 @@ def test_without_a_checkout_the_way_out_is_told(tmp_path):
 def test_a_cell_can_be_asked_for_by_its_name(monkeypatch):
     monkeypatch.setenv("LEAKSCOPE_DATA", "somewhere")
     plan, _, _ = published.plan("002", only=["location-sign", "table1"])
-    assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100"]
+    assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100", "skin", "retina"]
 
 
 @pytest.fixture(scope="module")
@@ -295,3 +295,21 @@ def test_numbers_without_a_training_are_computed_again(fates):
 def test_the_coverage_is_printed(leakscope):
     assert "849" in leakscope("papers", "--coverage").out
     assert "location-dpsgd" in leakscope("papers", "002", "--stale").out
+
+
+def test_a_cell_that_is_like_another_has_all_but_its_published_values():
+    first = {
+        "id": "a",
+        "figure": ["x"],
+        "published": {"m": 1.0},
+        "game": {"name": "G", "of": {"name": "A", "n": 1}},
+    }
+    cells = [
+        first,
+        {"id": "b", "like": "a", "game": {"of": {"n": 2}}},
+        {"id": "c", "like": "b", "game": {"name": "H"}},
+    ]
+    _, second, third = published.spelt_out(cells)
+    assert second == {"id": "b", "figure": ["x"], "game": {"name": "G", "of": {"name": "A", "n": 2}}}
+    assert third == {"id": "c", "figure": ["x"], "game": {"name": "H"}}
+    assert published.spelt_out(cells)[0] == first
