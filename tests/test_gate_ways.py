@@ -100,6 +100,9 @@ WAYS = {
     ),
     "an attack heard on what it had learned from": lambda: code(ADVANTAGE, [change(safe(), apart=False)]),
     "a model that learned nothing": lambda: code(ADVANTAGE, [change(safe(), utility=NOTHING)]),
+    "a model that learned nothing behind its defense": lambda: code(
+        ADVANTAGE, [change(safe(defense=SIGN), utility=NOTHING)]
+    ),
     "a self-check that failed": lambda: code(ADVANTAGE, [change(safe(), selfcheck=BROKEN)]),
     "one of two attacks": lambda: code(ADVANTAGE, [safe(), settle(game(1900, 2000), trials=2001)]),
     # what was attacked
@@ -122,6 +125,9 @@ WAYS = {
     "another defense": lambda: code(appetite(limit(defense="DPSGD")), [safe(defense=SIGN)]),
     "other settings of the defense": lambda: code(
         appetite(limit(defense=DP | {"noise": 9.0})), [safe(defense=DP)]
+    ),
+    "a game that was not played behind the defense": lambda: code(
+        appetite(limit(defense=DP)), [safe(defense=DP), ask(safe(), "attribute")]
     ),
     "a defense for which the measure is missing": lambda: code(
         appetite(limit(measure="tpr_at_1%", at_most=0.5)), [safe(), rescore(safe(defense=SIGN), tpr_at_1=None)]
@@ -202,6 +208,10 @@ WAYS = {
 }  # fmt: skip
 
 
+def ask(one, question):
+    return change(one, secret=one.found.secret.model_copy(update={"kind": question}))
+
+
 def unsaid():
     """The game without its batch."""
     return {key: value for key, value in safe().cell.game.items() if key != "batch"}
@@ -235,6 +245,7 @@ def test_what_the_wrong_ways_begin_with_passes():
     assert code(appetite(limit(data="synthetic", where={"game.batch": 4, "rounds": 2})), [safe()]) == PASS
     assert code(appetite(limit(), code="any"), [stamp(safe(), code="0" * 12)]) == PASS
     assert code(appetite(limit(defense=DP)), [safe(defense=DP)]) == PASS
+    assert code(appetite(limit(defense=DP)), [safe(defense=DP), safe()]) == PASS
     assert code(appetite(epsilon(), declared={"epsilon": 0.5}), [accounted()]) == PASS
     assert code(appetite(epsilon(releases="shown", at_most=20.0)), [accounted()]) == PASS
     assert (

@@ -12,6 +12,7 @@ import pytest
 import torch
 from builders import refuses
 from layer_cells import people
+from statsmodels.nonparametric.smoothers_lowess import lowess as statsmodels_lowess
 
 import leakscope as ls
 from leakscope.attacks.reconstruction import InvertingGradients
@@ -250,6 +251,15 @@ def test_the_trend_is_a_line_through_points_on_a_line(found):
     assert smooth_trend([line]) == pytest.approx(
         {"0": 0.1 / latent.most, "2": 0.2 / latent.most, "4": 0.3 / latent.most}
     )
+
+
+@pytest.mark.parametrize(("count", "span"), [(8, 0.75), (30, 0.75), (100, 0.3)])
+def test_lowess_is_that_of_statsmodels(count, span):
+    draw = np.random.default_rng(count)
+    x = draw.normal(size=count)
+    y = np.sin(x) + 0.2 * draw.normal(size=count) + 3 * (np.arange(count) == 0)  # one outlier
+    expected = statsmodels_lowess(y, x, frac=span, return_sorted=False)
+    assert lowess(list(x), list(y), span=span) == pytest.approx(list(expected), abs=1e-6)
 
 
 @pytest.mark.parametrize(

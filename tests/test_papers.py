@@ -43,7 +43,11 @@ def guarded(audit, cell) -> set[str]:
 
 def attacked(audit, cell) -> set[str]:
     ratios = ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")
-    return {"accuracy", *(f"{brief(attack)} {measure}" for attack in audit.attacks for measure in ratios)}
+    return {
+        "accuracy",
+        "trained accuracy",
+        *(f"{brief(attack)} {measure}" for attack in audit.attacks for measure in ratios),
+    }
 
 
 def layered(audit, cell) -> set[str]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -74,3 +78,26 @@ def test_every_module_is_imported_with_the_core_alone():
     assert done.returncode == 0, done.stderr
     told = [line for line in done.stdout.splitlines() if "pip install" not in line]
     assert not told, told
+
+
+def test_every_package_that_is_imported_is_asked_for():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [
+        *settings["dependencies"],
+        *(name for extra in settings["optional-dependencies"].values() for name in extra),
+    ]
+    names = {re.split(r"[\[<>=!]", line)[0].lower().replace("_", "-") for line in asked}
+    trees = (ast.parse(path.read_text()) for path in (ROOT / "src").rglob("*.py"))
+    found = {name.partition(".")[0] for tree in trees for node in ast.walk(tree) for name in _imported(node)}
+    homes = packages_distributions()
+    foreign = {
+        module: homes.get(module, [module]) for module in found - sys.stdlib_module_names - {"leakscope"}
+    }
+    unasked = {m for m, homes in foreign.items() if not {h.lower().replace("_", "-") for h in homes} & names}
+    assert unasked == set()
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []

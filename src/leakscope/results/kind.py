@@ -203,6 +203,8 @@ def enter_scores(scores: Scores[Estimate], guessing: float | None, prefix: str =
     entries = {}
     for name, estimate in scores.present():
         measure = MEASURES[name]
+        if not measure.tabled:
+            continue
         raw = untruncated(scores.success.value, base) if name == "advantage" and scores.success else None
         entries[f"{prefix}{name}"] = TableEntry(estimate, base, raw, measure.least, measure.most)
     return entries

@@ -43,7 +43,8 @@ class RebuiltPicture(FrozenModel):
 @dataclass(frozen=True)
 class Measure:
     """How a measure is told. ``chance``: what it is without any release; None: what guessing reaches.
-    ``bound``: whether it estimates what the attack achieves, or is a lower limit of what leaks."""
+    ``bound``: whether it estimates what the attack achieves, or is a lower limit of what leaks. ``tabled``:
+    whether a table of a paper has it; the rates of our own test are in none."""
 
     title: str
     reading: str
@@ -53,6 +54,7 @@ class Measure:
     most: float = 1.0
     bound: Bound = "estimate"
     falls: bool = False  # as more leaks
+    tabled: bool = True
 
 
 MEASURES = {
@@ -92,7 +94,7 @@ MEASURES = {
     },
     **{
         f"conformal_{part}_at_{rate}%": Measure(
-            f"Test at {rate}%: {name}", reading, True, rate / 100
+            f"Test at {rate}%: {name}", reading, True, rate / 100, tabled=False
         )
         for part, name, reading in (
             ("fpr", "false alarms", "The share of non-members that the test names."),

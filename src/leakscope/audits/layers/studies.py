@@ -60,15 +60,32 @@ def _original_points(
                 yield f"{norm} sensitivity", "original information", mean, pair.information.value
 
 
-def lowess(x: Sequence[float], y: Sequence[float], *, span: float = 0.75) -> list[float]:
+def lowess(x: Sequence[float], y: Sequence[float], *, span: float = 0.75, rounds: int = 3) -> list[float]:
     """The locally weighted regression of y on x (Cleveland, 1979) at every x, as the paper smooths figures
     5 and 7; a straight line where there are fewer than four different x."""
-    from statsmodels.nonparametric.smoothers_lowess import lowess as smooth
-
     if len(set(x)) < 4:
         fitted = stats.linregress(x, y)
         return [float(fitted.intercept + fitted.slope * value) for value in x]
-    return [float(v) for v in smooth(np.asarray(y), np.asarray(x), frac=span, return_sorted=False)]
+    at, values = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    far = np.abs(at[:, None] - at)
+    reach = np.sort(far, axis=1)[:, [max(int(span * len(at) + 1e-10), 2) - 1]]
+    near = np.clip(1 - (far / np.maximum(reach, np.finfo(float).tiny)) ** 3, 0, None) ** 3
+    trust, curve = np.ones_like(values), values
+    for _ in range(rounds + 1):
+        weight = near * trust
+        weight /= weight.sum(1, keepdims=True)
+        centre, mean = weight @ at, weight @ values
+        moved = weight * (at - centre[:, None])
+        spread = (moved * (at - centre[:, None])).sum(1)
+        slope = np.divide(
+            moved @ values, spread, out=np.zeros_like(spread), where=spread > 1e-12 * np.ptp(at) ** 2
+        )
+        curve = mean + slope * (at - centre)
+        scale = 6 * np.median(np.abs(values - curve))
+        if scale <= 1e-9 * np.ptp(values):
+            break
+        trust = np.clip(1 - ((values - curve) / scale) ** 2, 1e-6, None) ** 2
+    return [float(value) for value in curve]
 
 
 def check_claims(

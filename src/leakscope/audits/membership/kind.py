@@ -76,6 +76,8 @@ class MembershipKind:
 
     def entries(self, found: MembershipFound) -> dict[str, TableEntry]:
         entries = enter_worth(found.utility)
+        if found.utility.trained is not None:
+            entries["trained accuracy"] = TableEntry(found.utility.trained)
         for attempt in found.attacks:
             entries |= enter_scores(attempt.scores, None, f"{attempt.name} ")
         return entries

@@ -39,7 +39,7 @@ class Reading:
     failure: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)  # of its cell, by dotted names
     run: int = 0  # of several
-    unlearned: bool = False  # its model, without a defense, is no better than a constant
+    unlearned: bool = False  # its model is no better than a constant
     stale: bool = False  # another version of this program made it
 
     @property
@@ -162,7 +162,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         doubted=any(not check.passed for _, check in find_checks(result.found)),
         narrow=first.secret in getattr(result.found, "narrow", ()),
         apart=getattr(result.found, "apart", True),
-        unlearned=asked.protected is False and getattr(getattr(result.found, "utility", None), "idle", False),
+        unlearned=getattr(getattr(result.found, "utility", None), "idle", False),
         failure=failure,
     )
 

@@ -35,6 +35,7 @@ Word = Literal["fail", "not enough evidence", "pass"]
 WORDS: tuple[Word, ...] = ("fail", "not enough evidence", "pass")  # the worst first
 APPETITE = "gate.toml"  # kept beside results whose report shows the gate
 OPEN: Word = "not enough evidence"
+UNPLAYED = "this game was not played behind this defense; audit it, or name the game of this limit"
 CODES = {"pass": 0, "fail": 1, OPEN: 3}
 GUESSED = ("success", "balanced_accuracy", "advantage")  # measures of guesses, not of their ranking
 CERTIFIED = "epsilon_any"  # the measured epsilon: a lower bound that assumes nothing
@@ -212,8 +213,19 @@ def _judge_limit(
     unheard = {reading.place: reading for reading in about if reading.place not in spoken}
     if speaking:
         judged += [_open(reading, _silence(limit, [reading])) for reading in unheard.values()]
+        judged += [_open(reading, UNPLAYED) for reading in _unplayed(limit, every, about)]
     silent = len(about) - len(heard)
     return LimitVerdict(limit, tuple(judged), silent, errors, "" if speaking else _silence(limit, about))
+
+
+def _unplayed(limit: Limit, every: Sequence[Reading], about: Sequence[Reading]) -> list[Reading]:
+    """One reading of each game that was played for the secret, and not behind the defense of a limit that
+    names no game."""
+    played = {(one.secret, one.data, kind) for one in about for kind in one.kinds}
+    anywhere = limit.model_copy(update={"defense": None})
+    missed = [one for one in every if limit.defense and limit.measure in one.measured and anywhere.about(one)]
+    games = {(one.secret, one.data, kind): one for one in missed for kind in one.kinds}
+    return [one for game, one in games.items() if game not in played]
 
 
 def _silence(limit: Limit, about: Sequence[Reading]) -> str:
