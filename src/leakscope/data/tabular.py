@@ -241,16 +241,6 @@ def read_as(source: Table, columns: Sequence[Column], beside: Sequence[str] = ()
     refuse_all(reasons, table.where)
 
 
-def marks_as(source: Table, label: str) -> Tensor:
-    """The codes of a label, or its numbers, one for every row."""
-    table = open_table(source)
-    roles_of(table.header, table.where, label=label, secrets=())
-    cells, place = Cells(label, "label", table.commas), table.header.index(label)
-    for piece in table.pieces():
-        cells.add(piece[place].to_numpy(dtype=object))
-    return torch.from_numpy(cells.numbers()) if cells.spread else cells.levels()[0]
-
-
 def _place(x: Tensor, column: Column, text: Array, *, commas: bool) -> tuple[Array, int]:
     """Write one column of some rows: which it cannot be written for, and how many categories are unknown."""
     cells = Cells(column.name, commas=commas, asked="category" if column.values else "number")

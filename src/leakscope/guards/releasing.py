@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,12 +17,6 @@ from leakscope.core.errors import POSITIVE, at_least, check
 from leakscope.core.rng import integer
 from leakscope.guards.encoder import Encoder
 from leakscope.guards.keys import Key, rehearsed_key
-
-
-class Collecting(Protocol):
-    """A way to get at releases."""
-
-    def __call__(self, encoder: Encoder, x: Tensor, rng: torch.Generator) -> tuple[Tensor, ...]: ...
 
 
 @dataclass(frozen=True)
