@@ -209,6 +209,25 @@ def test_a_papers_page_gets_its_tables_and_values_from_what_was_measured(number,
     assert made.count("<tr><td>") == len(printed)  # every printed number is on its paper's page
 
 
+def test_every_page_has_a_picture():
+    marks = ("![", "<!-- picture ", "<!-- flow: ")
+    bare = [page for page in PAGES if not any(mark in (ROOT / page).read_text() for mark in marks)]
+    assert bare == []
+
+
+def test_a_flow_is_drawn_of_boxes_and_what_passes_between_them():
+    spec = importlib.util.spec_from_file_location("flows", DOCS / "flows.py")
+    flows = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(flows)
+    made = flows.on_page_markdown("a <!-- flow: A: <b> -> one\ntwo -> !B: d --> z", page=None)
+    assert made == (
+        'a <div class="flow"><div class="box"><b>A</b><br>&lt;b&gt;</div><div class="arrow"><span>one two'
+        '</span></div><div class="foe"><b>B</b><br>d</div></div> z'
+    )
+    with pytest.raises(ValueError, match="begins and ends with a box"):
+        flows.draw("A: b -> c")
+
+
 def test_prose_has_numbers_and_measures_in_few_words(tables):
     assert tables.spoken("Cosine plr_at_1%") == "cosine: true over false alarms at 1%"
     assert [tables.digits(x) for x in (0.12345, 1.0, 12.345, 123.45)] == ["0.123", "1.000", "12.3", "123"]
@@ -249,7 +268,7 @@ def test_the_site_is_built_without_a_warning(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0.99" in (tmp_path / "site" / "papers" / "000.html").read_text(encoding="utf-8")
-    assert not (tmp_path / "site" / "tables.py").exists()
+    assert not list((tmp_path / "site").glob("*.py"))
 
 
 def test_the_example_of_the_readme_runs_and_finds_the_leak(capsys):
