@@ -13,6 +13,7 @@ from torch import Tensor
 from leakscope.core.errors import ArgumentError
 
 FEW = 5  # a value of fewer records, or a count below this, may point at a person: no result tells it
+UNLEARNED = math.inf  # a median that training records have not said yet; equal to itself, as NaN is not
 OTHER = "other"  # the category of values that are rare among training records, or not there at all
 
 
@@ -21,9 +22,9 @@ class Column:
     """One column of a table and the positions ``start:stop`` it takes in ``x``.
 
     Some of it is learned from training records, by `learn`. ``fill`` is the median that stands for missing
-    numbers (NaN before it is known); the column then has a second position, which is 1 where the number is
-    missing. ``frequent`` is how many of its codes will have dummies of their own: until then ``x`` holds
-    the codes.
+    numbers (`UNLEARNED` before it is known); the column then has a second position, which is 1 where the
+    number is missing. ``frequent`` is how many of its codes will have dummies of their own: until then ``x``
+    holds the codes.
     """
 
     name: str
@@ -49,7 +50,7 @@ class Column:
     @property
     def learned(self) -> bool:
         """Whether training records have said all that they must."""
-        return not self.frequent and not (self.fill is not None and math.isnan(self.fill))
+        return not self.frequent and self.fill != UNLEARNED
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def learn(columns: Sequence[Column], train: Tensor) -> tuple[Column, ...]:
     for column in columns:
         start, values = placed[-1].stop if placed else 0, column.values
         width, fill = column.stop - column.start, column.fill
-        if fill is not None and math.isnan(fill):
+        if fill == UNLEARNED:
             numbers = train[:, column.start]
             present = numbers[~numbers.isnan()].double().numpy()
             fill = float(np.median(present)) if len(present) else 0.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.core.columns import OTHER, Column, Fate
+from leakscope.core.columns import OTHER, UNLEARNED, Column, Fate
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import DataError, refuse_all, require
 from leakscope.data.cells import EMPTY, LEVELS, Cells
@@ -240,7 +239,7 @@ def _encoded(
         stop = start + (len(words) if dummies and not folded else 1 + bool(gaps))
         place = Column(column.name, start, stop, values=words, standardised=not dummies, frequent=folded)
         place = replace(place, form=column.form) if kind == "date" else place
-        blocks.append((codes, replace(place, fill=math.nan) if gaps else place))
+        blocks.append((codes, replace(place, fill=UNLEARNED) if gaps else place))
         start = stop
     x = np.zeros((len(rows), start), dtype=np.float32)
     for codes, place in blocks:
