@@ -552,3 +552,24 @@ def test_with_side_knowledge_the_strongest_is_chosen_once(parts):
         rng=seeded(0),
     )
     assert len(seen) == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Dealt(Plain):
+    """Counts how often it is asked."""
+
+    asked: list = dataclasses.field(default_factory=list)
+
+    def __call__(self, batch, secret, rng):
+        self.asked.append(len(batch))
+        return super().__call__(batch, secret, rng)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_challenges_to_choose_by_are_dealt_only_where_a_choice_is_left(parts, first):
+    """Joint is judged on its own folds, and once it tells all nobody else is heard."""
+    game, channel, joint = Inference(parts[0], "group", batch=4), Dealt(), Joint(components=5, folds=3)
+    attack = Strongest((joint, Fixed(0.6, [])) if first else (Fixed(0.6, []), joint), "loss", 50)
+    choice = attack.judged(Knowledge(game.on(parts[2]), channel, 300), seeded(0))
+    assert choice.place == (0 if first else 1)
+    assert sorted(channel.asked) == ([100] * 3 if first else [50, 100, 100, 100])
