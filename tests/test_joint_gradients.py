@@ -14,6 +14,7 @@ from leakscope.core.dataset import Batch
 from leakscope.core.errors import ArgumentError
 from leakscope.gradients import joint
 from leakscope.gradients.joint import draws, joint_blocks, mixes, with_statistics
+from leakscope.gradients.records import Records
 from leakscope.models import parameters
 from leakscope.training import Local, federate, fit
 from leakscope.training.step import state
@@ -68,6 +69,18 @@ def test_the_release_of_a_model_with_batch_statistics_is_the_batches_own_gradien
     assert not torch.allclose(
         means["0.weight"], found["0.weight"], atol=1e-3
     )  # the shortcut is another number
+
+
+def test_whether_records_are_joined_is_asked_once_for_a_release(parts, batch, monkeypatch):
+    asked, ask = [], Records.of
+    monkeypatch.setattr(Records, "of", staticmethod(lambda *args, **kw: asked.append(1) or ask(*args, **kw)))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(parts[0].x.shape[1], 6), nn.ReLU(), nn.Linear(6, 2))
+    found = released(GradientChannel(model, (parameters(model),)), batch)
+    assert len(asked) == 1
+    x, y = parts[0].x[batch.rows[2]], parts[0].y[batch.rows[2]]
+    for name, slope in by_autograd(model, parameters(model), x, y, train=True).items():
+        torch.testing.assert_close(found[name][2], slope)
 
 
 def test_the_gradient_of_a_single_record_is_that_of_evaluation_mode_with_the_rounds_statistics(parts, batch):

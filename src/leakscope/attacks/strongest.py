@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -105,9 +106,7 @@ class Strongest:
         if self.rehearsals is not None:
             few = min(max(self.rehearsals, EACH * len(knowledge.belief)), knowledge.trials)
             second = replace(second, trials=few)
-        view, secrets = unkeyed(second, deal).simulate(deal)
-        shown = replace(view, releases=tuple(held(view.releases)))
-        others = _Others(first, shown, secrets, _JUDGES[self.by], few)
+        others = _Others(first, second, deal, _JUDGES[self.by], few)
         best, choice = -math.inf, Choice(self.attacks[0], 0)
         pace: dict[int, Array] = {}  # the losses of the best one so far, after few rehearsals
         for i, (attack, own) in enumerate(zip(self.attacks, learn, strict=True)):
@@ -149,22 +148,28 @@ def _lighter(attack: Attack) -> Attack:
 
 @dataclass(frozen=True, eq=False)
 class _Others:
-    """Knowledge to learn from, and challenges of other records to be judged on."""
+    """Knowledge to learn from, and knowledge of other records to be judged on. Their challenges are dealt
+    once some attack is to be heard there: an attack that is fitted across folds needs none."""
 
     first: Knowledge
-    view: View
-    secrets: Tensor
+    second: Knowledge
+    deal: torch.Generator
     judge: Callable[[Tensor, Tensor], float]
     few: int
 
     def score(self, attack: Attack, trials: int, rng: torch.Generator) -> float:
-        return self.judge(self._hear(attack, trials, rng), self.secrets)
+        return self.judge(self._hear(attack, trials, rng), self._challenges[1])
 
     def losses(self, attack: Attack, trials: int, rng: torch.Generator) -> Array:
-        return _losses(self._hear(attack, trials, rng), self.secrets)
+        return _losses(self._hear(attack, trials, rng), self._challenges[1])
+
+    @cached_property
+    def _challenges(self) -> tuple[View, Tensor]:
+        view, secrets = unkeyed(self.second, self.deal).simulate(self.deal)
+        return replace(view, releases=tuple(held(view.releases))), secrets
 
     def _hear(self, attack: Attack, trials: int, rng: torch.Generator) -> Tensor:
-        return _evidence(attack, replace(self.first, trials=trials), self.view, rng)
+        return _evidence(attack, replace(self.first, trials=trials), self._challenges[0], rng)
 
 
 def _evidence(attack: Attack, knowledge: Knowledge, view: View, rng: torch.Generator) -> Tensor:

@@ -16,7 +16,8 @@ from leakscope.core.nouns import Channel, Defense, Game, Layers, Loss, Params, R
 from leakscope.core.rng import integer, seeded
 from leakscope.core.stopwatch import timed
 from leakscope.core.task import task_loss
-from leakscope.gradients.joint import joint_blocks, mixes, with_statistics
+from leakscope.gradients.joint import draws, joint_blocks, mixes, with_statistics
+from leakscope.gradients.records import JointRecords
 from leakscope.training.local import Local, Task, trained
 from leakscope.training.step import changes, on_updates, parts, refuse_clipping
 
@@ -114,15 +115,24 @@ class GradientChannel:
     def _layers(self, params: Params, defense: Defense, batch: Batch, seed: int) -> Iterator[Layers]:
         """What the defense is given, block by block."""
         data, loss = batch.data, defense.loss(self.loss)
+        weigh = timed(defense.weigh)
         model, own = with_statistics(self.model, params)
-        if mixes(model, own, data.x, data.y, loss=loss):
-            if batch.rows.shape[1] > 1:
-                refuse_clipping(defense)
-                return joint_blocks(model, own, data.x, data.y, batch.rows, loss=loss, seed=seed)
-            model, own = with_statistics(self.model, params, still=True)
-        return gradients.blocks(
-            model, own, data.x, data.y, batch.rows, loss=loss, weigh=timed(defense.weigh), budget=BLOCK
-        )
+
+        def means(model: nn.Module, own: Params) -> Iterator[Layers]:
+            return gradients.blocks(
+                model, own, data.x, data.y, batch.rows, loss=loss, weigh=weigh, budget=BLOCK
+            )
+
+        try:  # which looks whether records are joined, before the first block
+            found = means(model, own)
+        except JointRecords:
+            found = None
+        if found is not None and not draws(model, own, data.x):
+            return found
+        if batch.rows.shape[1] == 1:
+            return means(*with_statistics(self.model, params, still=True))
+        refuse_clipping(defense)
+        return joint_blocks(model, own, data.x, data.y, batch.rows, loss=loss, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

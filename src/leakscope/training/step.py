@@ -68,8 +68,9 @@ class Step:
     def takes(self, rows: Tensor) -> bool:
         """Whether a step can be taken on these rows: of one record alone there are no batch statistics, and
         the last batch of an epoch may be that small."""
-        joins = any(isinstance(part, nn.BatchNorm1d) and part.training for part in self.model.modules())
-        return len(rows) > 1 or not joins
+        return len(rows) > 1 or not any(
+            isinstance(part, nn.BatchNorm1d) and part.training for part in self.model.modules()
+        )
 
     def gradient(
         self, predict: Predict, leaves: Params, x: Tensor, y: Tensor, rng: torch.Generator
