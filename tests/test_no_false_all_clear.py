@@ -586,6 +586,31 @@ def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks(
             assert chapter(found).verdicts[0].severity in LEAKS
 
 
+def test_a_guard_of_which_one_row_tells_too_little_is_not_called_quiet():
+    """Twelve trials of a row show nothing, and would have shown nothing of a secret that is there."""
+    result = builders.measure("guard")
+    (judged,) = result.found.judged
+    nothing, few = game(1000, 2000).found.scores, game(6, 12).found.scores
+    even, vague = ({"scores": scores, "guessing": 0.5} for scores in (nothing, few))
+    flat = [row.model_copy(update={"attack": row.attack.model_copy(update=even)}) for row in judged.rows]
+    quiet = {"attacks": tuple(attack.model_copy(update=even) for attack in judged.attacks), "single": ()}
+    quiet |= {"stale": judged.stale and judged.stale.model_copy(update=even)}
+
+    def say(each):
+        told = chapter(change(result, judged=(judged.model_copy(update=quiet | {"rows": tuple(each)}),)))
+        return told.verdicts[0].severity, " ".join(told.brief.helps)
+
+    assert say(flat)[0] == "none"
+    assert "no more than guessing" in say(flat)[1]
+    assert {row.labelled for row in flat if row.usual and row.holding != "nothing"} == {False, True}
+    for i, row in enumerate(flat):
+        if row.usual:
+            unsure = row.model_copy(update={"attack": row.attack.model_copy(update=vague)})
+            severity, helps = say([*flat[:i], unsure, *flat[i + 1 :]])
+            assert severity == "inconclusive"
+            assert "no more than guessing" not in helps
+
+
 def test_members_are_called_safe_only_where_they_could_have_been_found():
     for one in golden("membership") + golden("recording"):
         verdict = chapter(one).verdicts[0]

@@ -257,14 +257,13 @@ class GuardPage:
     @property
     def severity(self) -> str:
         """A word from what the strongest fresh attack gains in spite of the guard of the verdict. Where any
-        other adversary that was measured shows a worse leak, the word is the worst of theirs. Where only
-        single releases without their labels were attacked, it is no all-clear."""
+        other adversary that was measured shows a worse leak, the word is the worst of theirs. It is an
+        all-clear only if `is_quiet` says so."""
         if self.best is None:
             return "failed"
         every = [read(attack) for attack in self.best[1].every]
         leaks = [word for word in SEVERITIES if word in every and word in LEAKS]
-        quiet = "inconclusive" if every[0] == "none" and self.best[1].narrow else every[0]
-        return leaks[0] if leaks else quiet
+        return leaks[0] if leaks else "none" if is_quiet(self.best[1]) else "inconclusive"
 
     @property
     def worst_first(self) -> tuple[int, str]:
@@ -280,6 +279,12 @@ def read(attack: AttackAverage) -> str:
     if scores.advantage is None:
         return "inconclusive"
     return read_severity(scores.advantage, scores.auroc)
+
+
+def is_quiet(judged: JudgedAverage) -> bool:
+    """Whether every adversary was measured well enough to see that it tells nothing, or with the label no
+    more than the label: one release alone, or a few trials of a row, are no all-clear."""
+    return not judged.narrow and not judged.unsure and all(read(one) == "none" for one in judged.every)
 
 
 def _undecided(one: Tuning) -> str:
