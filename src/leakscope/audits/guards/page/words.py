@@ -91,7 +91,7 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
     if several > 1:
         yield (
             f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves "
-            "less of the secret and keeps as much of the task."
+            "less of the secret, to whoever holds most, and keeps as much of the task."
         )
     if one.told:
         yield f"{one.told}, then and later: guards that are not told it are judged without."
@@ -150,7 +150,10 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         and one.tried.worth.value >= worth.value
     ]
     if needless:
-        yield f"A guard is not needed for this: {' and '.join(needless)} hides as much and keeps as much."
+        once = " in one release" if judged.rows else ""
+        yield (
+            f"A guard is not needed for this: {' and '.join(needless)} hides as much{once} and keeps as much."
+        )
 
 
 def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterator[str]:
