@@ -584,6 +584,8 @@ def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks(
             assert code(wanted, found) == FAIL
         if row.usual and row.holding != "nothing":
             assert chapter(found).verdicts[0].severity in LEAKS
+            if row.labelled and row.holding != "once":
+                assert any(f"holds {row.title}: " in note for note in chapter(found).verdicts[0].notes)
 
 
 def test_a_guard_of_which_one_row_tells_too_little_is_not_called_quiet():

@@ -199,6 +199,10 @@ def _beyond_label(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
             f"Labels travel with representations. With the label: {_found(page, both.attack)}. The label "
             f"alone: {_found(page, alone.attack)}."
         )
+        every = (row for row in judged.rows if row.usual and row.labelled and row is not alone)
+        worst = max(every, key=lambda row: found_by(row.attack, page.measure))
+        if worst is not both:
+            yield f"Most is told with the label by who holds {worst.title}: {_found(page, worst.attack)}."
 
 
 def _hold(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
