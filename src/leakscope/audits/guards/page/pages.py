@@ -284,8 +284,10 @@ def read(attack: AttackAverage) -> str:
 
 def is_quiet(judged: JudgedAverage) -> bool:
     """Whether every adversary was measured well enough to see that it tells nothing, or with the label no
-    more than the label: one release alone, or a few trials of a row, are no all-clear."""
-    return not judged.narrow and not judged.unsure and all(read(one) == "none" for one in judged.every)
+    more than the label: one release alone, or a few trials of a row, are no all-clear. Nor is an encoder that
+    keeps none of the task."""
+    doubted = judged.narrow or judged.unsure or judged.tried.task.idle
+    return not doubted and all(read(one) == "none" for one in judged.every)
 
 
 def _undecided(one: Tuning) -> str:

@@ -136,6 +136,11 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
             f"The strongest attacker on one release, chosen on rehearsals, shows less than another: {who}, "
             f"{_found(page, worst)}. The word above is for that one."
         )
+    if judged.tried.task.idle:
+        yield (
+            f"The task is done no better than by always saying {judged.tried.task.constant}. What hides "
+            "everything hides a secret too. Train for more epochs, on more records, or with a lower λ."
+        )
     free = page.free.tried.attack(page.measure) if page.free else None
     own = judged.tried.attack(page.measure)
     overlap = free and own and (own.low <= free.high if page.known.falls else own.high >= free.low)
