@@ -147,6 +147,7 @@ def test_it_guards_a_table_and_its_pickle_has_no_key(tmp_path):
     table, y = FRAME.drop(columns="died"), FRAME["died"]
     r = guard.fit(table, y).transform(table)
     assert r.shape == (400, 8)
+    assert guard.encoder_.about["loss"] == "ridge"  # as leakscope guard has it
     assert np.array_equal(clone(guard).fit(table, y).transform(table), r)
     assert "sex" not in {column.name for column in guard.encoder_.preparation.columns}
     assert "patient" not in {column.name for column in guard.encoder_.preparation.columns}
@@ -293,3 +294,8 @@ def test_the_command_line_says_what_became_of_unknown_categories_and_refuses_by_
     assert done.code == 0
     assert "400 representations: r.csv" in done.out
     assert 'does not know count as "other": diagnosis 2' in done.err  # plague, and a rare one
+    assert "no ledger counts" not in done.err
+    silent = dataclasses.replace(deployed(FRAME), perturbation=Perturbation("none"))
+    silent.save(folder / "silent")
+    asked = ["encode", "new.csv", "silent", "--person", "patient", "-o", "s.csv"]
+    assert "no ledger counts these releases" in leakscope(*asked, cwd=folder).err

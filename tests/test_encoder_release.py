@@ -10,6 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from builders import refuses
+from collecting import (
+    ChangedRecord,
+    KnownKey,
+    ManyEncoders,
+    ManyKeys,
+    Neighbours,
+    OneRelease,
+)
 from released import dataset, deployed, patients, separates
 from torch import nn
 
@@ -19,14 +27,6 @@ from leakscope.guards.encoder import Encoder, name_people
 from leakscope.guards.keys import Key, rehearsed_key
 from leakscope.guards.ledger import ReleaseLedger
 from leakscope.guards.preparation import Preparation, cells
-from leakscope.guards.releasing import (
-    ChangedRecord,
-    KnownKey,
-    ManyEncoders,
-    ManyKeys,
-    Neighbours,
-    OneRelease,
-)
 
 KEY = rehearsed_key(0)
 FRAME = patients()

@@ -125,11 +125,17 @@ def test_what_decides_a_result_and_is_a_setting_is_in_its_key(one_attack):
         "2 draws",
         "2 draws and the label",
         "3 neighbouring queries",
+        "3 neighbouring queries and the label",
         "3 queries a grid step away",
+        "3 queries a grid step away and the label",
         "two encoders",
+        "two encoders and the label",
         "changed record",
+        "changed record and the label",
         "changed record of a named person",
+        "changed record of a named person and the label",
         "key known",
+        "key known and the label",
     ]
     assert all(row.attack.chosen for row in judged.rows)
 

@@ -557,6 +557,19 @@ def test_a_guard_is_called_clear_only_if_no_adversary_that_was_measured_finds_an
     assert chapter(lost(one)).verdicts[0].severity == "failed"
 
 
+def keep_more_than(majority, judged):
+    """A guard's task beside a constant that is right so often."""
+    task = judged.utility.task.model_copy(update={"majority": majority})
+    return {"utility": judged.utility.model_copy(update={"task": task})}
+
+
+def silence(judged, even):
+    """Attacks on one release that find nothing behind a guard that keeps its task."""
+    attacks = tuple(attack.model_copy(update=even) for attack in judged.attacks)
+    stale = judged.stale and judged.stale.model_copy(update=even)
+    return {"attacks": attacks, "single": (), "stale": stale} | keep_more_than(0.0, judged)
+
+
 def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks():
     rows = builders.measure("guard")
     (judged,) = rows.found.judged
@@ -564,8 +577,7 @@ def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks(
     nothing, all_ = game(1000, 2000).found.scores, game(1900, 2000).found.scores
     even = {"scores": nothing, "guessing": 0.5}
     flat = [row.model_copy(update={"attack": row.attack.model_copy(update=even)}) for row in judged.rows]
-    quiet = {"attacks": tuple(attack.model_copy(update=even) for attack in judged.attacks), "single": ()}
-    quiet |= {"stale": judged.stale and judged.stale.model_copy(update=even)}
+    quiet = silence(judged, even)
 
     def held(each):
         return change(rows, judged=(judged.model_copy(update=quiet | {"rows": tuple(each)}),))
@@ -584,6 +596,53 @@ def test_a_guard_passes_only_if_no_row_of_what_is_held_beside_one_release_leaks(
             assert code(wanted, found) == FAIL
         if row.usual and row.holding != "nothing":
             assert chapter(found).verdicts[0].severity in LEAKS
+            if row.labelled and row.holding != "once":
+                assert any(f"holds {row.title}: " in note for note in chapter(found).verdicts[0].notes)
+
+
+def test_a_guard_that_keeps_none_of_the_task_passes_nothing():
+    """What says nothing of anything says nothing of a secret."""
+    result = builders.measure("guard")
+    (judged,) = result.found.judged
+    even = {"scores": game(1000, 2000).found.scores, "guessing": 0.5}
+    quiet = silence(judged, even)
+    quiet["rows"] = tuple(
+        row.model_copy(update={"attack": row.attack.model_copy(update=even)}) for row in judged.rows
+    )
+    verdicts = {}
+    for majority in (0.0, 1.0):
+        quiet |= keep_more_than(majority, judged)
+        found = change(result, judged=(judged.model_copy(update=quiet),))
+        told = chapter(found)
+        wanted = appetite(limit(secret=judged.title, game="guard"))
+        verdicts[majority] = told.verdicts[0].severity, code(wanted, found), " ".join(told.verdicts[0].notes)
+    assert verdicts[0.0][:2] == ("none", PASS)
+    assert verdicts[1.0][:2] == ("inconclusive", OPEN)
+    assert "no better than by always saying" in verdicts[1.0][2]
+
+
+def test_a_guard_of_which_one_row_tells_too_little_is_not_called_quiet():
+    """Twelve trials of a row show nothing, and would have shown nothing of a secret that is there."""
+    result = builders.measure("guard")
+    (judged,) = result.found.judged
+    nothing, few = game(1000, 2000).found.scores, game(6, 12).found.scores
+    even, vague = ({"scores": scores, "guessing": 0.5} for scores in (nothing, few))
+    flat = [row.model_copy(update={"attack": row.attack.model_copy(update=even)}) for row in judged.rows]
+    quiet = silence(judged, even)
+
+    def say(each):
+        told = chapter(change(result, judged=(judged.model_copy(update=quiet | {"rows": tuple(each)}),)))
+        return told.verdicts[0].severity, " ".join(told.brief.helps)
+
+    assert say(flat)[0] == "none"
+    assert "no more than guessing" in say(flat)[1]
+    assert {row.labelled for row in flat if row.usual and row.holding != "nothing"} == {False, True}
+    for i, row in enumerate(flat):
+        if row.usual:
+            unsure = row.model_copy(update={"attack": row.attack.model_copy(update=vague)})
+            severity, helps = say([*flat[:i], unsure, *flat[i + 1 :]])
+            assert severity == "inconclusive"
+            assert "no more than guessing" not in helps
 
 
 def test_members_are_called_safe_only_where_they_could_have_been_found():

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from leakscope.attacks.representations import Fisher
 from leakscope.audits.guards import evaluation
-from leakscope.audits.guards.found import Attacked, GuardsFound, RebuiltPicture
+from leakscope.audits.guards.found import Attacked, GuardsFound, RebuiltPicture, Row
 from leakscope.audits.guards.kind import KIND
 from leakscope.audits.guards.page.measures import Scatter, judge
 from leakscope.audits.guards.page.pages import GuardPage, group_pages, read
@@ -227,6 +227,33 @@ def test_the_guard_that_is_shown_is_never_one_that_another_beats(leaky, plain):
     assert not beaten(page, verdict.defense)
     assert any(note.startswith("Shown: the guard with the best trade-off of 2") for note in verdict.notes)
     assert any("λ=0 is plain training" in note for note in verdict.notes)
+
+
+def test_a_guard_whose_second_release_gives_the_secret_away_is_not_the_best(leaky):
+    """One guard shows nothing in one release and all in two, the other a little in either."""
+    found = leaky.found.judged[0]
+
+    def ranked(area: float) -> Attacked:
+        scores = found.strongest.scores
+        area_of = replace(scores.auroc, value=area, low=area - 0.01, high=area + 0.01)
+        return found.strongest.model_copy(update={"scores": scores.model_copy(update={"auroc": area_of})})
+
+    def guard(lam: float, once: float, twice: float) -> Result[GuardsFound]:
+        rows = (Row(holding="changed", attack=ranked(twice)),)
+        judged = found.model_copy(update={"attacks": (ranked(once),), "rows": rows})
+        asked = cell(GUARD | {"lam": lam, "loss": "prior"}, sizes=SMALL)
+        changes = {
+            "cell": asked,
+            "key": asked.key(0),
+            "found": leaky.found.model_copy(update={"judged": (judged,), "lam": lam}),
+        }
+        return leaky.model_copy(update=changes)
+
+    loud, even = guard(0.5, 0.5, 0.8), guard(0.25, 0.55, 0.55)
+    assert only(loud, even).best[0].lam == 0.25
+    assert "changed record" in KIND.headline(loud.cell, loud.found)
+    assert "0.800" in KIND.headline(loud.cell, loud.found)
+    assert "changed record" not in KIND.headline(even.cell, even.found)
 
 
 def test_a_weight_of_0_is_not_shown_beside_a_guard_that_it_does_not_beat(plain, whole):

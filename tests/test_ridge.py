@@ -161,3 +161,10 @@ def test_weights_of_label_and_entropy_are_settings_with_ends():
     assert made(learned)[0].entropy_weight == 0.3
     assert math.isfinite(made(replace(NOISY, given_label=0.5))[0].step(made(NOISY)[1])[1])
     assert np.isfinite(made(learned)[0].step(made(learned)[1])).all()
+
+
+@pytest.mark.parametrize("normed", [False, True])
+def test_training_that_runs_away_is_one_sentence_and_no_failed_factor(normed):
+    guard = Inf2Guard("attribute", "u", loss="ridge", lam=0.9, rate=1e12, epochs=2, normed=normed)
+    with pytest.raises(ArgumentError, match="diverged in epoch 0"):
+        guard(people(400), seeded(0))

@@ -109,6 +109,12 @@ def encode(
     if found.unseen:
         named = ", ".join(f"{name} {count:,}" for name, count in found.unseen.items())
         typer.echo(f'Cells whose category the encoder does not know count as "other": {named}.', err=True)
+    if not found.counted:
+        typer.echo(
+            "Warning: no ledger counts these releases, since there is no --key. A second release of a person "
+            "tells more than the report measured of one.",
+            err=True,
+        )
     if found.beyond:
         typer.echo(
             f"Warning: {found.beyond:,} releases are more than {most} of their person; together they tell "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -63,6 +64,9 @@ class _Ridge(torch.autograd.Function):
     ) -> Tensor:
         squares, n = squared_distances(r), len(r)
         unit = max(float(squares.mean()), 1e-12)
+        if not math.isfinite(unit):  # training has run away, and who trains says so
+            ctx.save_for_backward(torch.full_like(r, math.nan))
+            return r.new_tensor(math.nan)
         system, slopes = torch.zeros_like(squares), torch.zeros_like(squares)
         for kernel, rate in kernels(squares, sorted(widths, reverse=True), unit):
             system.add_(kernel, alpha=1 / len(widths))

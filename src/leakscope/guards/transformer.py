@@ -71,7 +71,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             against,  # type: ignore[arg-type]
             self.secret,
             lam=self.lam,
-            loss="mmd" if self.secret is not None else "clip",
+            loss="ridge" if self.secret is not None else "clip",
             perturbation="gaussian" if self.noise else "none",
             scale=self.noise,
             normed=self.width > 1,

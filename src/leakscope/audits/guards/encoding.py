@@ -26,13 +26,14 @@ from leakscope.guards.saved import load_encoder
 @dataclass(frozen=True)
 class Released:
     """What was written: so many representations, of which ``new`` had not been released before and
-    ``beyond`` are more than the ledger's number of a person; and the cells of each column whose category the
-    encoder does not know."""
+    ``beyond`` are more than the ledger's number of a person, if they were ``counted``; and the cells of each
+    column whose category the encoder does not know."""
 
     count: int
     new: int = 0
     beyond: int = 0
     unseen: dict[str, int] = field(default_factory=dict)
+    counted: bool = True
 
 
 def encode(
@@ -87,7 +88,7 @@ def encode(
             count += len(rows.x)
             unseen.update(rows.unseen)
     new, more = (entry.new, entry.beyond) if entry is not None else (0, 0)
-    return Released(count, new, more, dict(unseen))
+    return Released(count, new, more, dict(unseen), counted=entry is not None)
 
 
 def _read(

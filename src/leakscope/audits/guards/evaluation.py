@@ -111,21 +111,17 @@ def try_holdings(
     second: Encoder | None = None,
     attacks: Sequence[Attack] = HELD,
 ) -> Iterator[Row]:
-    """What is told by whoever holds the label, more releases or the key: for each the attack that rehearsals
-    choose among ``attacks``, on challenges that they have not seen. Without noise there is nothing to
-    average, and no key."""
+    """What is told by whoever holds more releases or the key, with the label and without: for each the attack
+    that rehearsals choose among ``attacks``, on challenges that they have not seen. Without noise there is
+    nothing to average, and no key."""
     silent = encoder.perturbation.silent
-    wanted: list[tuple[Holding, bool, int]] = [("nothing", True, 1), ("once", True, 1)]
+    held: list[tuple[Holding, int]] = []
     if not silent:
-        wanted += [
-            ("again", False, queries),
-            ("again", True, queries),
-            ("near", False, near),
-            ("stepped", False, near),
-        ]
-    wanted += [("beside", False, 1)] if second is not None else []
-    wanted += [("changed", False, 1)]
-    wanted += [] if silent else [("named", False, 1), ("keyed", False, 1)]
+        held += [("again", queries), ("near", near), ("stepped", near)]
+    held += [("beside", 1)] if second is not None else []
+    held += [("changed", 1)] if silent else [("changed", 1), ("named", 1), ("keyed", 1)]
+    wanted: list[tuple[Holding, bool, int]] = [("nothing", True, 1), ("once", True, 1)]
+    wanted += [(holding, labelled, count) for holding, count in held for labelled in (False, True)]
     for holding, labelled, count in wanted:
         other = second if holding == "beside" else None
         channel = trial.held(encoder, holding, draws=count, labelled=labelled, second=other)

@@ -223,6 +223,11 @@ class GuardsFound(FrozenModel):
     told: str | None = None
 
     @property
+    def utility(self) -> Worth[Estimate]:
+        """What the task is worth: an encoder that keeps none of it hides a secret with ease."""
+        return self.judged[0].utility.task
+
+    @property
     def narrow(self) -> tuple[str, ...]:
         """The attributes that were sought in single releases only: not beside labels, nor in several."""
         return tuple(one.title for one in self.judged if one.secret == "attribute" and not one.rows)

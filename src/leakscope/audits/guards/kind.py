@@ -83,8 +83,16 @@ class GuardKind:
             measure = next((name for name in scores if name in ("auroc", "ssim", "mse")), None)
             left = f"{measure} {scores[measure].value:.3f}" if measure else ""
             worth = f", task {task.word} {task.main.value:.3f}" if task.main else ""
-            lines.append(f"{judged.title}: {attack.name} {left}{worth}")
+            lines.append(f"{judged.title}: {attack.name} {left}{_most_held(judged)}{worth}")
         return "; ".join(lines)
+
+
+def _most_held(judged: Judged) -> str:
+    """The row of ordinary use, labels left aside, that tells more than one release, if any does."""
+    own, rows = judged.strongest.scores.auroc, [r for r in judged.rows if r.usual and not r.labelled]
+    areas = {row.title: row.attack.scores.auroc.value for row in rows if row.attack.scores.auroc}
+    worst = max(areas, key=lambda title: areas[title], default="")
+    return f" (auroc {areas[worst]:.3f}: {worst})" if worst and own and areas[worst] > own.value else ""
 
 
 def _prepare(world: World) -> tuple[GuardAudit, Parts]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from leakscope.audits.guards.page.measures import TriedAverage
-from leakscope.audits.guards.page.pages import GuardPage, read
+from leakscope.audits.guards.page.pages import GuardPage, is_quiet
 from leakscope.report.pages import interval, listed, number, percent, say_change
 from leakscope.results.averages import Average
 from leakscope.results.chapter import LEAKS, Brief, Scene, explain
@@ -45,15 +45,15 @@ def _harm(page: GuardPage) -> str:
 
 def _help(page: GuardPage) -> Iterator[str]:
     """The cheapest guard under which nothing is found; else what the best leaves."""
-    holding = [
-        (one, found)
-        for one, found in page.judged
-        if one.lam != 0 and not found.narrow and all(read(attack) == "none" for attack in found.every)
-    ]
+    holding = [(one, found) for one, found in page.judged if one.lam != 0 and is_quiet(found)]
     free = page.free.tried.worth if page.free else None
     if holding:
         one, found = max(holding, key=lambda pair: pair[1].tried.worth.value if pair[1].tried.worth else 0.0)
-        yield f"Every attacker tried on {one.label} learned no more than guessing. {_cost(found.tried, free)}"
+        known = ", and with the label no more than the label tells" if found.rows else ""
+        yield (
+            f"Every attacker tried on {one.label} learned no more than guessing{known}. "
+            f"{_cost(found.tried, free)}"
+        )
     elif page.best:
         one, found = page.best
         attack = found.tried.attack(page.measure)

@@ -12,6 +12,7 @@ from scipy.spatial import KDTree
 
 from leakscope.audits.guards import found
 from leakscope.results.averages import Average, Curve, average, average_free, mean, mean_roc
+from leakscope.results.chapter import SLIGHT
 from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
 
 DRAWN = 500  # points of a map, at most
@@ -186,6 +187,19 @@ class JudgedAverage:
             )
         ]
 
+    @property
+    def unsure(self) -> bool:
+        """Whether, for all that the trials show, releases with their labels may rank clearly better than the
+        labels alone: by as much AUROC as makes an advantage more than slight."""
+        alone = self.row("nothing", labelled=True)
+        base = alone.attack.scores.auroc if alone else None
+        return any(
+            base is None
+            or own is None
+            or own.value - base.value + math.hypot(own.high - own.value, base.value - base.low) >= SLIGHT / 2
+            for own in (r.attack.scores.auroc for r in self.rows if r.usual and r.labelled and r is not alone)
+        )
+
     def row(self, holding: str, *, labelled: bool = False) -> RowAverage | None:
         """One of the rows, where it was measured."""
         alike = (row for row in self.rows if (row.holding, row.labelled) == (holding, labelled))
@@ -220,7 +234,7 @@ def judge(runs: Sequence[found.GuardsFound]) -> Iterator[JudgedAverage]:
                     each[0].usual,
                     _average_attack([row.attack for row in each]),
                 )
-                for each in zip(*(one.rows for one in same), strict=True)
+                for each in _match_rows([one.rows for one in same])
             ),
             baselines=tuple(
                 BaselineAverage(each[0].name, each[0].needless, _try(each))
@@ -261,6 +275,14 @@ def _attacks(lists: Sequence[Sequence[found.Attacked]]) -> tuple[AttackAverage, 
     every = [{(entry.attack, entry.queries): entry for entry in entries} for entries in lists]
     shared = [key for key in every[0] if all(key in table for table in every)]
     return tuple(_average_attack([table[key] for table in every]) for key in shared)
+
+
+def _match_rows(lists: Sequence[Sequence[found.Row]]) -> Iterator[list[found.Row]]:
+    """Those that every seed has: one that was measured by an earlier version may have fewer."""
+    every = [{row.title: row for row in rows} for rows in lists]
+    for title in every[0]:
+        if all(title in table for table in every):
+            yield [table[title] for table in every]
 
 
 def _average_attack(same: Sequence[found.Attacked]) -> AttackAverage:

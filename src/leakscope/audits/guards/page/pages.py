@@ -12,7 +12,6 @@ from leakscope.audits.guards.page.measures import (
     AttackAverage,
     BaselineAverage,
     JudgedAverage,
-    TriedAverage,
     found_by,
     judge,
 )
@@ -200,31 +199,33 @@ class GuardPage:
         """The guard of which the verdict tells: of what the task gains without a guard it keeps, and of what
         attacks gain it leaves, the shares that are furthest apart. Never one that another beats in both. A
         guard of lambda 0 is none, and is told of only where it beats all others."""
-        fair = [pair for pair in self.judged if not self._beaten(pair[1].tried)]
+        fair = [pair for pair in self.judged if not self._beaten(pair[1])]
         fair = [pair for pair in fair if pair[0].lam != 0] or fair
-        return max(fair, key=lambda pair: self._balance(pair[1].tried), default=None)
+        return max(fair, key=lambda pair: self._balance(pair[1]), default=None)
 
-    def _beaten(self, tried: TriedAverage) -> bool:
+    def _leak(self, judged: JudgedAverage) -> float:
+        """The most that is found in one release, or in what ordinary use gives out beside it."""
+        return max(found_by(one, self.measure) for one in (judged.tried.strongest, *judged.held))
+
+    def _beaten(self, judged: JudgedAverage) -> bool:
         """Whether another guard leaves less of the secret and keeps at least as much of the task."""
 
-        def place(one: TriedAverage) -> tuple[float, float]:
-            return found_by(one.strongest, self.measure), one.worth.value if one.worth else -math.inf
+        def place(one: JudgedAverage) -> tuple[float, float]:
+            return self._leak(one), one.tried.worth.value if one.tried.worth else -math.inf
 
-        leak, worth = place(tried)
-        others = [place(found.tried) for _, found in self.judged]
-        return any(less < leak and more >= worth for less, more in others)
+        leak, worth = place(judged)
+        return any(less < leak and more >= worth for less, more in (place(found) for _, found in self.judged))
 
-    def _balance(self, tried: TriedAverage) -> float:
-        free = self.free.tried if self.free else None
-        attack, worth = tried.attack(self.measure), tried.worth
-        if attack is None:
-            return -math.inf
+    def _balance(self, judged: JudgedAverage) -> float:
+        free, leak, worth = self.free.tried if self.free else None, self._leak(judged), judged.tried.worth
+        if leak == -math.inf:
+            return leak
         whole = free.attack(self.measure) if free else None
         if self.known.falls:
-            left = (whole.value if whole else 1.0) / max(attack.value, 1e-12)
+            left = (whole.value if whole else 1.0) / max(-leak, 1e-12)
         else:
             base = self.known.chance or 0.0
-            gain = max(attack.value - base, 0.0)  # below guessing is luck
+            gain = max(leak - base, 0.0)  # below guessing is luck
             left = gain / (max(whole.value - base, 1e-3) if whole else 1.0)
         best, base = free.worth if free else None, self.majority or 0.0
         if worth is None or best is None:
@@ -257,14 +258,13 @@ class GuardPage:
     @property
     def severity(self) -> str:
         """A word from what the strongest fresh attack gains in spite of the guard of the verdict. Where any
-        other adversary that was measured shows a worse leak, the word is the worst of theirs. Where only
-        single releases without their labels were attacked, it is no all-clear."""
+        other adversary that was measured shows a worse leak, the word is the worst of theirs. It is an
+        all-clear only if `is_quiet` says so."""
         if self.best is None:
             return "failed"
         every = [read(attack) for attack in self.best[1].every]
         leaks = [word for word in SEVERITIES if word in every and word in LEAKS]
-        quiet = "inconclusive" if every[0] == "none" and self.best[1].narrow else every[0]
-        return leaks[0] if leaks else quiet
+        return leaks[0] if leaks else "none" if is_quiet(self.best[1]) else "inconclusive"
 
     @property
     def worst_first(self) -> tuple[int, str]:
@@ -280,6 +280,14 @@ def read(attack: AttackAverage) -> str:
     if scores.advantage is None:
         return "inconclusive"
     return read_severity(scores.advantage, scores.auroc)
+
+
+def is_quiet(judged: JudgedAverage) -> bool:
+    """Whether every adversary was measured well enough to see that it tells nothing, or with the label no
+    more than the label: one release alone, or a few trials of a row, are no all-clear. Nor is an encoder that
+    keeps none of the task."""
+    doubted = judged.narrow or judged.unsure or judged.tried.task.idle
+    return not doubted and all(read(one) == "none" for one in judged.every)
 
 
 def _undecided(one: Tuning) -> str:

@@ -91,7 +91,7 @@ def _place(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterato
     if several > 1:
         yield (
             f"Shown: the guard with the best trade-off of {several}. No other guard that was tried leaves "
-            "less of the secret and keeps as much of the task."
+            "less of the secret, to whoever holds most, and keeps as much of the task."
         )
     if one.told:
         yield f"{one.told}, then and later: guards that are not told it are judged without."
@@ -136,6 +136,11 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
             f"The strongest attacker on one release, chosen on rehearsals, shows less than another: {who}, "
             f"{_found(page, worst)}. The word above is for that one."
         )
+    if judged.tried.task.idle:
+        yield (
+            f"The task is done no better than by always saying {judged.tried.task.constant}. What hides "
+            "everything hides a secret too. Train for more epochs, on more records, or with a lower λ."
+        )
     free = page.free.tried.attack(page.measure) if page.free else None
     own = judged.tried.attack(page.measure)
     overlap = free and own and (own.low <= free.high if page.known.falls else own.high >= free.low)
@@ -150,7 +155,10 @@ def _doubt_guard(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
         and one.tried.worth.value >= worth.value
     ]
     if needless:
-        yield f"A guard is not needed for this: {' and '.join(needless)} hides as much and keeps as much."
+        once = " in one release" if judged.rows else ""
+        yield (
+            f"A guard is not needed for this: {' and '.join(needless)} hides as much{once} and keeps as much."
+        )
 
 
 def _doubt_attacks(page: GuardPage, one: GuardSetting, judged: JudgedAverage) -> Iterator[str]:
@@ -196,6 +204,10 @@ def _beyond_label(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
             f"Labels travel with representations. With the label: {_found(page, both.attack)}. The label "
             f"alone: {_found(page, alone.attack)}."
         )
+        every = (row for row in judged.rows if row.usual and row.labelled and row is not alone)
+        worst = max(every, key=lambda row: found_by(row.attack, page.measure))
+        if worst is not both:
+            yield f"Most is told with the label by who holds {worst.title}: {_found(page, worst.attack)}."
 
 
 def _hold(page: GuardPage, judged: JudgedAverage) -> Iterator[str]:
