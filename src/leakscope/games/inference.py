@@ -255,10 +255,10 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
         raise DataError(f"{data.name}: secret {secret!r} has one value only; there is nothing to infer.")
     for name, group in zip(names, groups, strict=True):
         if 0 < len(group) < 2 * batch:
-            n = len(group)
+            n, records = len(group), "1 record" if len(group) == 1 else f"{len(group)} records"
             lower = f"lower the batch size (--batch) to {n // 2} or less, " if n > 1 else ""
             raise DataError(
-                f"{data.name}: {secret} = {name!r} has {n} {'record' if n == 1 else 'records'} in this split, "
+                f"{data.name}: {secret} = {name!r} has {records} in this split, "
                 f"fewer than 2 x batch = {2 * batch}; {lower}merge rare values or give more records.",
                 public=f"a value of {secret!r} has fewer than 2 x batch = {2 * batch} records in this split; "
                 f"lower the batch size (--batch), merge rare values or give more records.",
