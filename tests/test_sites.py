@@ -314,6 +314,12 @@ def test_a_table_of_people_has_clients_as_small_and_as_many_judged_records_as_on
         assert len(who.others) >= made.judged, person
 
 
+def test_what_is_dealt_at_random_is_not_tested_and_what_is_not_is():
+    sizes = {"clients": 2, "size": 60, "known": 60, "held": 60, "column": None}
+    assert run(how="iid", **sizes).found.alike == ()
+    assert len(run(how="dirichlet", **sizes).found.alike) == 2
+
+
 KEPT = ("clients", "size", "known", "held", "judged", "how", "column")
 
 

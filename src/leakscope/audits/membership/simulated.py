@@ -132,7 +132,9 @@ class MembershipAudit:
                 who.names,
                 apart=bool(who.apart),
             )
-            alike = compare_sides(watched, who, history[0], seed=seed)
+            # Dealt at random, members differ from others by the draw alone: the test could only be wrong.
+            random = self.how in ("iid", "user")
+            alike = () if random else compare_sides(watched, who, history[0], seed=seed)
             attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed, watch=world.watch)
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
