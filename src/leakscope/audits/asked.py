@@ -79,7 +79,10 @@ def open_data(
     if not isinstance(data, Dataset):
         frame, label = _frame(data, label)
         if label is None or (needed and not secrets):
-            raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
+            there = list_names([str(name) for name in frame.columns])
+            raise ArgumentError(
+                f"a DataFrame needs a label and a secret: say which column is which; it has {there}."
+            )
         data = from_csv(frame, label=label, secrets=list(secrets), **columns)
         drop, cuts = (), {}
     table = {"name": data.name} | ({"without": list(drop)} if drop else {}) | ({"raw": True} if raw else {})
