@@ -168,7 +168,10 @@ def complaints(tmp_path):
         (["audit", "good.csv", "--label", "marc", "--secret", "gender"], "did you mean 'mark'"),
         (["audit", "good.csv", *roles, "--known", "wart"], "did you mean 'ward'?); it has 'age', 'ward'"),
         (["audit", "good.csv", *roles, "--known", "gender"], "must not contain the secret"),
-        (["audit", "good.csv"], "--label"),
+        (["audit", "good.csv"], "which the --secret; it has 'age', 'ward', 'gender', 'mark'."),
+        (["audit", "taken"], "'taken' is a folder; a file of your own must end in .csv"),
+        (["audit", "typo.toml"], "'typo.toml' is a file of a kind that is not read; a file of your own must"),
+        (["tune", "adult", "--max-advantage", "2"], "--max-advantage must be in [0, 1), got 2.0"),
         (["audit", "good.csv", "--label", "mark", "--secret", "gendre"], "did you mean 'gender'"),
         (["audit", "named.csv", "--label", "name", "--secret", "gender"], "label 'name'"),
         (

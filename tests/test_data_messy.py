@@ -263,6 +263,12 @@ def test_identifiers_notes_row_numbers_and_constants_are_left_out(tmp_path):
     assert kinds["age (7)"] == ("number", 1)
 
 
+def test_an_identifier_that_repeats_is_said_to_be_people_perhaps():
+    said = {fate.column: fate.reason for fate in from_csv(identified(), label="died", secrets="gender").fates}
+    assert said["patient_nbr"].endswith("some values repeat: if they are people, name the column by --person")
+    assert "--person" not in said["encounter"]
+
+
 @pytest.mark.parametrize("scale", [1, 7, 1e9])
 def test_measured_numbers_are_no_identifiers(scale):
     """Of numbers drawn at random from a range some are equal, or the range is so wide that none need be."""
@@ -446,6 +452,13 @@ def test_a_refusal_has_all_its_reasons_at_once(tmp_path):
     assert "--as pulse=date" in words
     with pytest.raises(DataError, match=r"no column 'dead' .*, 'sex', 'q'; it has"):
         leakscope.audit(path, label="dead", secret="sex", drop=["q"], **TINY)
+
+
+def test_a_frame_without_roles_is_told_its_columns():
+    with pytest.raises(
+        LeakscopeError, match=r"say which column is which; it has 'age', 'pulse', 'ward', 'gen"
+    ):
+        leakscope.audit(patients())
 
 
 def test_rows_are_given_as_others_were_learned(tmp_path):

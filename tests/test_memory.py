@@ -101,6 +101,31 @@ def test_half_a_million_rows_are_audited_in_a_few_copies_of_the_records(table, t
     assert told["audit"] <= 8 * size + SLACK
 
 
+def test_memory_that_a_cell_has_freed_is_given_back():
+    told = peak(
+        """
+        import torch
+        from leakscope.results.cell import Cell
+        from leakscope.run import engines, experiment
+
+        def held():
+            return 1024 * int(re.search(r"VmRSS:\\s+(\\d+)", status())[1])
+
+        def work(world, begun):
+            blocks = [torch.ones(8_192) for _ in range(8_000)]  # 32 KB each, freed below one that stays
+            stays.append(torch.ones(8_192))
+            most.append(held())
+
+        experiment.run_in, stays, most = work, [], []
+        game = {"name": "Inference", "secret": "group", "batch": 2}
+        cell = Cell.model_validate({"data": {"name": "synthetic"}, "game": game})
+        engines.run_task(cell, 0, trusted=(), spare=1)
+        print(json.dumps({"given": most[0] - held()}))
+        """
+    )
+    assert told["given"] >= 200_000_000
+
+
 MODEL = """
 import torch
 from torch import nn

@@ -473,6 +473,13 @@ def test_what_would_help_is_a_defense_that_holds_against_who_knows_it_with_its_c
     assert "No defense was tried, so this run cannot say what would help." in page(free).text
 
 
+def test_a_defense_under_which_nothing_is_learned_is_no_answer():
+    told = helps(setting(rate=0.9, accuracy=0.8), setting(DPSGD, rate=0.5, accuracy=0.5))
+    assert told.startswith("DPSGD (clip 1.0, noise 8.0) is no answer yet: it keeps the advantage at 0.0")
+    assert "not clearly better than always answering the most common label." in told
+    assert " holds: " not in told
+
+
 def test_the_first_page_says_what_was_not_tested():
     text = page(setting(), setting(DPSGD, rate=0.5)).text
     assert "This run did not ask: the epsilon of a DP-SGD step; whose records a federation trained on" in text

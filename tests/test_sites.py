@@ -302,6 +302,24 @@ def test_a_table_of_people_has_other_people_as_non_members():
     assert who.people == "person"
 
 
+def test_a_table_of_people_has_clients_as_small_and_as_many_judged_records_as_one_of_records():
+    data = noise(4_000, 0)
+    data = replace(data, private={"person": data.private["person"], "u": data.y})
+    for person in ("person", None):
+        plan, _ = request_audit(data, label=None, secret="u", person=person, batch=2)
+        (cell,) = [cell for cell in plan["cell"] if cell["id"] == "membership"]
+        made = MembershipAudit((Whitened(),), LOCAL, **{k: v for k, v in cell["game"].items() if k in KEPT})
+        who = roster(made, data, seeded(0, "split"))
+        assert abs(sum(map(len, who.members)) - made.clients * made.size) <= 20, person
+        assert len(who.others) >= made.judged, person
+
+
+def test_what_is_dealt_at_random_is_not_tested_and_what_is_not_is():
+    sizes = {"clients": 2, "size": 60, "known": 60, "held": 60, "column": None}
+    assert run(how="iid", **sizes).found.alike == ()
+    assert len(run(how="dirichlet", **sizes).found.alike) == 2
+
+
 KEPT = ("clients", "size", "known", "held", "judged", "how", "column")
 
 

@@ -19,9 +19,9 @@ from leakscope.core.fingerprints import keyed
 from leakscope.data import from_csv, tabled
 from leakscope.data.cells import PEOPLE
 from leakscope.data.fates import list_kinds
-from leakscope.data.files import absent, sha256
+from leakscope.data.files import absent, list_names, sha256
 from leakscope.data.ranges import RANGES, Bins, list_bins, with_ranges
-from leakscope.data.reading import ENDINGS
+from leakscope.data.reading import ENDINGS, open_table
 from leakscope.models import weights
 
 Table = dict[str, Any]
@@ -79,7 +79,10 @@ def open_data(
     if not isinstance(data, Dataset):
         frame, label = _frame(data, label)
         if label is None or (needed and not secrets):
-            raise ArgumentError("a DataFrame needs a label and a secret: say which column is which.")
+            there = list_names([str(name) for name in frame.columns])
+            raise ArgumentError(
+                f"a DataFrame needs a label and a secret: say which column is which; it has {there}."
+            )
         data = from_csv(frame, label=label, secrets=list(secrets), **columns)
         drop, cuts = (), {}
     table = {"name": data.name} | ({"without": list(drop)} if drop else {}) | ({"raw": True} if raw else {})
@@ -129,8 +132,11 @@ def source(
     read = [word for key, word in {"keep": "--keep", "kinds": "--as"}.items() if columns.get(key)]
     if path.suffix.lower() not in (*ENDINGS, ".npz"):
         if data not in DATA:
-            unknown = absent(data, list(DATA), where="the list of known data", kind="dataset")
             ending = f"a file of your own must end in {', '.join((*ENDINGS, '.npz'))}"
+            if path.exists():
+                kind = "folder" if path.is_dir() else "file of a kind that is not read"
+                raise DataError(f"{data!r} is a {kind}; {ending}.")
+            unknown = absent(data, list(DATA), where="the list of known data", kind="dataset")
             raise DataError(f"{str(unknown).removesuffix('.')}; {ending}.")
         if read:
             raise ArgumentError(
@@ -140,7 +146,10 @@ def source(
         known = {"without": drop, "bins": columns.get("bins")}
         return {"name": data} | {key: value for key, value in known.items() if value}
     if label is None or (needed and not secrets):
-        raise ArgumentError(f"{data!r} is a file: say which column is the --label and which the --secret.")
+        there = "" if path.suffix == ".npz" else f"; it has {list_names(open_table(path).header)}"
+        raise ArgumentError(
+            f"{data!r} is a file: say which column is the --label and which the --secret{there}."
+        )
     file: Table = {"path": str(path.resolve()), "sha256": keyed(sha256(path))}
     if path.suffix == ".npz":
         if read:

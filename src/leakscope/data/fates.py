@@ -51,6 +51,14 @@ def identifies(cells: Cells) -> bool:
     return distinct == count and pairs >= COLLISIONS
 
 
+def repeats(cells: Cells) -> bool:
+    """Whether an identifier stands in several rows, as a person's does."""
+    if not cells.numeric:
+        return cells.coded and len(cells.known) < cells.filled
+    numbers = cells.numbers()
+    return len(np.unique(numbers[~np.isnan(numbers)])) < cells.filled
+
+
 def counts_rows(cells: Cells) -> bool:
     """Whether it has no name and numbers the rows."""
     if not _UNNAMED.fullmatch(cells.name) or not cells.numeric or cells.blank:
@@ -106,6 +114,8 @@ def decide(cells: Cells, *, asked: str = "", keep: bool = False, frequent: int) 
         form=cells.spoken_form if rule.kind == "date" else "", values=len(cells.known), frequent=frequent
     )
     notes = [reason, *(["kept as asked"] if keep else []), *(["decimal commas"] if cells.decimals else [])]
+    if rule.holds is identifies and repeats(cells):
+        notes.append("some values repeat: if they are people, name the column by --person")
     return rule.kind, "; ".join(notes)
 
 

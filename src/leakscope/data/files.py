@@ -128,8 +128,12 @@ def absent(
     for name in [names] if isinstance(names, str) else names:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
         said.append(repr(name) + (f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""))
-    first = ", ".join(repr(one) for one in known[:40]) + (", ..." if len(known) > 40 else "")
-    return DataError(f"{where} has no {kind} {', '.join(said)}; it has {first or 'none'}.")
+    return DataError(f"{where} has no {kind} {', '.join(said)}; it has {list_names(known)}.")
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first names, as a refusal tells them."""
+    return (", ".join(map(repr, names[:40])) + (", ..." if len(names) > 40 else "")) or "none"
 
 
 def sizes_of(path: Path) -> dict[str, int]:

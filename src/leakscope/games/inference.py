@@ -255,11 +255,11 @@ def _groups(data: Dataset, secret: str, batch: int) -> list[Tensor]:
         raise DataError(f"{data.name}: secret {secret!r} has one value only; there is nothing to infer.")
     for name, group in zip(names, groups, strict=True):
         if 0 < len(group) < 2 * batch:
-            fits = f" to {len(group) // 2} or less" if len(group) > 1 else ""
+            n, records = len(group), "1 record" if len(group) == 1 else f"{len(group)} records"
+            lower = f"lower the batch size (--batch) to {n // 2} or less, " if n > 1 else ""
             raise DataError(
-                f"{data.name}: {secret} = {name!r} has {len(group)} records in this split, fewer than "
-                f"2 x batch = {2 * batch}; lower the batch size (--batch){fits}, merge rare values or give "
-                f"more records.",
+                f"{data.name}: {secret} = {name!r} has {records} in this split, "
+                f"fewer than 2 x batch = {2 * batch}; {lower}merge rare values or give more records.",
                 public=f"a value of {secret!r} has fewer than 2 x batch = {2 * batch} records in this split; "
                 f"lower the batch size (--batch), merge rare values or give more records.",
             )

@@ -131,7 +131,7 @@ def explain(severity: str, topic: str, harm: str) -> str:
     """What a verdict means for a person: the ``harm`` of a leak, or how little the ``topic`` is known."""
     more = {
         "slight": " The gain over guessing is small.",
-        "ranking": " A single guess is no better than chance, but a ranking of many cases tells them apart.",
+        "ranking": " A single guess was not shown to beat chance. A ranking of many cases tells them apart.",
     }
     if severity in LEAKS:
         return harm + more.get(severity, "")

@@ -70,8 +70,8 @@ class Risk:
     loss: float
 
     def __post_init__(self) -> None:
-        require(0 <= self.advantage < 1, "max-advantage", "in [0, 1)", self.advantage)
-        require(0 <= self.loss <= 1, "max-loss", "between 0 and 1", self.loss)
+        require(0 <= self.advantage < 1, "--max-advantage", "in [0, 1)", self.advantage)
+        require(0 <= self.loss <= 1, "--max-loss", "between 0 and 1", self.loss)
 
 
 @dataclass(frozen=True)

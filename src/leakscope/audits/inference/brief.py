@@ -88,7 +88,13 @@ def _help(groups: Sequence[Group]) -> Iterator[str]:
         label, cases = holding[0]
         group, frontier, mark = max(cases, key=lambda case: case[2].advantage.high)
         most = number(mark.advantage.high)
-        yield f"{label} holds: the advantage is at most {most}, and {SLIGHT:g} or less counts as held."
+        if mark.row.utility.idle:
+            yield (
+                f"{label} is no answer yet: it keeps the advantage at {most} or less, but the model is then "
+                f"not clearly better than always answering {mark.row.utility.constant}."
+            )
+        else:
+            yield f"{label} holds: the advantage is at most {most}, and {SLIGHT:g} or less counts as held."
         yield _left(mark.row)
         yield _price(group, mark)
         if len(cases) < len(groups):
@@ -140,20 +146,20 @@ def _left(row: Setting) -> str:
     right, between, chance = spoken(row.scores.success, row.guessing)
     ranks = row.scores.auroc if row.severity == "ranking" else None
     more = f" Its ranking still tells: AUROC {number(ranks.value)}; chance: 0.5." if ranks else ""
-    return f"A server that knows it is right in {right} of cases ({between}); guessing: {chance}.{more}"
+    return (
+        f"A server that knows this defense guesses right in {right} of cases ({between}); without the "
+        f"updates: {chance}.{more}"
+    )
 
 
 def _price(group: Group, mark: FrontierMark) -> str:
-    """What it costs the model, and whether that model is worth anything."""
+    """What it costs the model."""
     free, worth = group.undefended(mark.row), mark.row.utility.main
     before = free.utility.main if free else None
     if worth is None or before is None:
         return "What it costs was not measured."
-    text = f"It costs {mark.row.utility.word}: {percent(worth.value)} instead of {percent(before.value)}: "
-    text += f"{say_change(before, worth)}."
-    if mark.row.utility.idle:
-        text += f" The model is then not clearly better than always answering {mark.row.utility.constant}."
-    return text
+    change = f"{percent(worth.value)} instead of {percent(before.value)}: {say_change(before, worth)}"
+    return f"The model's {mark.row.utility.word} is {change}."
 
 
 def _assume(groups: Sequence[Group]) -> Iterator[str]:

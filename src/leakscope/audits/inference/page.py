@@ -116,7 +116,7 @@ def _notes(group: Group, worst: Setting) -> list[str]:
     notes = []
     if worst.severity == "ranking" and worst.scores.auroc:
         notes.append(
-            "Its guesses are no better than chance, but its ranking tells the secret: AUROC "
+            "Its guesses were not shown to beat chance, but its ranking tells the secret: AUROC "
             f"{shown('auroc', worst.scores.auroc)}, where 0.5 is chance. A better threshold would find more."
         )
     if worst.defense and worst.runs and not any(row.informed for row in group.defended):

@@ -89,7 +89,7 @@ def _omit(federations: Sequence[Federation]) -> Iterator[str]:
     if any(one.strongest.few for one in measured):
         yield "There were too few non-members to say how many members are found at 1% false alarms."
     yield from dict.fromkeys(doubt for one in measured for doubt in one.doubts)
-    yield "No adversary changed the model or the training, or worked with a client."
+    yield "No adversary changed the model or the training, worked with a client, or broke encryption."
 
 
 def _scene(one: Federation) -> Scene:

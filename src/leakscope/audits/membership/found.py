@@ -84,8 +84,8 @@ class MembershipFound(FrozenModel):
     ``agreement`` is the best cosine, over rounds, between the recorded updates' mean and the step that the
     global model took: low, or 0, where what was recorded is not what the server averaged. None: not known.
     ``server`` is the rule that the recorded steps follow, and ``remarks`` what is odd about the recording.
-    ``alike`` says of every game whether members and non-members differ in membership alone; empty in results
-    from before it was asked, and then nothing is known of it.
+    ``alike`` says of every game whether members and non-members differ in membership alone; empty where
+    they were dealt at random, and in results from before it was asked.
     ``took_part`` says in how many of the rounds each watched client did, where sums are seen and it is known.
     ``batchwise``: clients normalised records by their batches, so that what one adds to an update hangs on
     the others of its batch, and attacks only come near it.

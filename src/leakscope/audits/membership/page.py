@@ -144,7 +144,7 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
         return (
             f"may find some of {records} or none: this audit cannot say it. Members differ from non-members "
             f"in more than who was trained on, which was seen before any update was looked at, and an attack "
-            f"would tell that difference. Take non-members from the same site."
+            f"would tell that difference. Take non-members from where the members come from."
         )
     if reading.few:
         text = (

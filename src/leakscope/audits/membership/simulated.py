@@ -132,7 +132,9 @@ class MembershipAudit:
                 who.names,
                 apart=bool(who.apart),
             )
-            alike = compare_sides(watched, who, history[0], seed=seed)
+            # Dealt at random, members differ from others by the draw alone: the test could only be wrong.
+            random = self.how in ("iid", "user")
+            alike = () if random else compare_sides(watched, who, history[0], seed=seed)
             attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed, watch=world.watch)
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
@@ -259,7 +261,8 @@ def _some(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> Datase
 
 
 def _people_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -> tuple[Dataset, Dataset]:
-    """Whole people are members or not; as many as it takes for the non-members, and two judged, are not."""
+    """Whole people are members or not. As many are not as it takes for the non-members and to judge; where
+    it is said how many are ``judged``, all that the clients' sizes leave."""
     if audit.column is None:
         raise ArgumentError("MembershipAudit.column must name the column of people where how is 'user'.")
     codes = data.secret(audit.column)
@@ -267,6 +270,8 @@ def _people_apart(data: Dataset, audit: MembershipAudit, rng: torch.Generator) -
     people = people[torch.randperm(len(people), generator=rng)]
     counts = torch.bincount(codes)[people].cumsum(0)
     apart = audit.known + audit.held + audit.validation + audit.size
+    if audit.judged is not None:
+        apart = max(apart, len(data) - audit.clients * audit.size)
     cut = int((counts < apart).sum()) + 1
     if len(people) - cut < audit.clients:
         raise DataError(

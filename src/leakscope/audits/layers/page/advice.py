@@ -86,7 +86,7 @@ class Advice:
             f"None of {plural(len(self.tried), 'measure')} is enough for {secret}: the adversary still finds "
             f"something, or the interval does not include 0, or it ends above a tenth of certainty."
             if self.tried
-            else f"No measure for {secret} was tried with every seed."
+            else f"No protection of {secret} was tried with every seed, so none is shown to help."
         )
         if unranked := [one for one in self.tried if one.auroc is None]:
             text += f" Of {len(unranked)} the ranking was not measured, so they cannot be called enough."
