@@ -151,8 +151,8 @@ def allow_delta(delta: float, people: int | None) -> tuple[str, ...]:
     if people is not None or not delta:
         return ()
     return (
-        f"far fewer than 1 / delta = {1 / delta:,.0f} uploads, clients or records are protected by it: one of "
-        f"so many may be shown whole",
+        f"far fewer than 1 / delta = {1 / delta:,.0f} uploads, clients or records are protected by it: one "
+        f"of so many may be shown whole",
     )
 
 
