@@ -163,6 +163,15 @@ def test_a_run_config_shows_neither_that_it_is_used_nor_that_its_seed_is_not_the
     assert not any("seed = " in sentence for sentence in conditions(plain))
 
 
+@pytest.mark.parametrize(
+    ("framework", "settings"),
+    [("flower-local", LOCAL), ("nvflare", {"filter": "SVTPrivacy", "entries": 1_000})],
+)
+def test_what_a_client_sends_beside_its_update_is_a_condition(framework, settings):
+    answer = leakscope.claim(framework, settings, promise=11.0)
+    assert any("metrics and counts" in sentence for sentence in conditions(answer))
+
+
 def test_clients_that_clip_must_have_the_mod_that_clips():
     for framework, more in (("flower-fixed", {"clipping_norm": 0.1}), ("flower-adaptive", {})):
         settings = {"noise_multiplier": 1.0, "num_sampled_clients": 40, "rounds": 1, "side": "client"} | more

@@ -16,6 +16,7 @@ RECORD = (
     "what one record does to an upload depends on the training: the epsilon of the upload is no lower bound "
     "for it"
 )
+METRICS = "metrics and counts that a client sends beside its update are no secret: they have no noise"
 WHOSE: Rule = ("upload, client or record", lambda value: value in ("upload", "client", "record"))
 NEIGHBOURS: Rule = ("replace or add or remove", lambda value: value in ("replace", "add or remove"))
 EPSILON: Rule = NONNEGATIVE

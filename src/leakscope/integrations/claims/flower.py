@@ -14,6 +14,7 @@ from leakscope.audits.mechanism.duel import Duel, duel_of_releases, send_through
 from leakscope.core.errors import CHANCE, NONNEGATIVE, POSITIVE, Rule, at_least, one_of, or_none, require
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, FlowerLocalDp
 from leakscope.integrations.claims.answer import (
+    METRICS,
     RECORD,
     SERVER,
     Neighbours,
@@ -74,7 +75,7 @@ class LocalDpMod:
         rows = []
         for secure in (False, True) if self.clients else (False,):
             event, said = self.event(), how
-            conditions = [SHAPES]
+            conditions = [SHAPES, METRICS]
             if secure and std:
                 event = dp.GaussianDpEvent(math.sqrt(float(self.clients or 1)) / self.defense.mu)
                 said += f", / sqrt({self.clients}) with the noise of all clients in the sum"

@@ -16,6 +16,7 @@ from leakscope.audits.mechanism.duel import Duel
 from leakscope.core.errors import LeakscopeError, at_least, or_none, refuse_all
 from leakscope.defenses.deployed import PercentilePrivacy, SVTPrivacy
 from leakscope.integrations.claims.answer import (
+    METRICS,
     RECORD,
     SERVER,
     SIZE,
@@ -85,7 +86,7 @@ class Filters:
     def standings(self, delta: float | None) -> tuple[Standing, ...]:
         at, event = delta or 0.0, self.event()
         sent = f"results are of the kind {' or '.join(self.kinds)}: others pass SVTPrivacy as they are"
-        only_if = (SHAPES, sent, VERSION)
+        only_if = (SHAPES, METRICS, sent, VERSION)
         how = "no filter adds noise"
         if self.sparse:
             one = self.sparse[0]
