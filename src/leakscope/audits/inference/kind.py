@@ -54,7 +54,7 @@ class InferenceKind:
                 held = accounted.covers if accounted.unit != "mean" else "mean of clients"
                 # a chance of being drawn was counted for batches that were shuffled: no proof
                 proof = "upper" if accounted.sampling == 1 else "estimate"
-                more = {"covers": held, "delta": accounted.delta, "bound": proof, "n": accounted.records}
+                more = {"covers": held, "delta": accounted.delta, "bound": proof, "behind": accounted.records}
                 yield from of_value(bound, "epsilon", accounted.replaced, part="replace", **more)
                 yield from of_value(bound, "epsilon", accounted.added, part="add or remove", **more)
         yield from of_worth(about, found.utility)

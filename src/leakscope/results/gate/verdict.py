@@ -404,7 +404,7 @@ def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple
         and row.value is not None
     ]
     rows = [row for row in (*reading.bounds, *reading.expected) if row.covers == limit.releases]
-    people = max((row.n or 1 for row in rows), default=1)
+    people = max((row.behind or 1 for row in rows), default=1)
     if limit.delta * people >= 1:
         return (
             None,
