@@ -45,7 +45,7 @@ def texts(folder):
 
 def test_a_dossier_is_whole_and_its_manifest_says_so(tmp_path):
     runs = [keep(tmp_path / "one", [builders.game()]), keep(tmp_path / "two", [builders.game("race")])]
-    declared = {"epsilon": 3.0, "delta": 1e-5}
+    declared = {"epsilon": 3.0, "delta": 1e-5, "neighbours": "add or remove"}
     names, told = write_dossier(runs, tmp_path / "out", appetite=appetite(tmp_path, declared=declared))
     found = texts(tmp_path / "out")
     assert set(found) == set(names)
@@ -65,7 +65,7 @@ def test_a_dossier_is_whole_and_its_manifest_says_so(tmp_path):
     assert 'href="one/report.html"' in found["index.html"]
     page = Markup(found["index.html"]).striptags()
     assert "Declared risk appetite: fail." in page
-    assert "Declared by the operator: epsilon 3.0, delta 1e-05. Nobody measured that." in page
+    assert "Declared by the operator: epsilon 3.0, delta 1e-05, neighbours add or remove. Nobody" in page
     for run in said["runs"]:
         assert run["plan"]["sha256"][:8] in page
         assert all(data["digest"][:8] in page for data in run["data"])

@@ -41,6 +41,11 @@ def appetite(*limits, **rest):
     return gate.parse(tomli_w.dumps({"limit": list(limits)} | rest))
 
 
+def declare(epsilon, **more):
+    """What an operator's accountant promises."""
+    return {"epsilon": epsilon, "delta": 1e-5, "neighbours": "replace"} | more
+
+
 def code(wanted, *results):
     return gate.judge(wanted, results).exit_code
 
@@ -311,7 +316,7 @@ def test_a_bad_appetite_is_refused_in_one_sentence(text, words):
 
 def test_page_terminal_and_json_say_the_same():
     results = [game(530, 1000), game(2000, 2000, defense=SIGN), fail(game(seed=1))]
-    wanted = appetite(limit(defense="none"), limit(defense="Sign"), declared={"epsilon": 2.0})
+    wanted = appetite(limit(defense="none"), limit(defense="Sign"), declared=declare(2.0))
     told = gate.judge(wanted, results)
     document = json.loads(json.dumps(gate.as_json(told), allow_nan=False))
     lines, shown = (

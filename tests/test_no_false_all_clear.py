@@ -17,7 +17,7 @@ from builders import FORMAT1, golden, refuses
 from builders import fail as lost
 from fuzzing import files
 from markupsafe import Markup
-from test_gate import FAIL, OPEN, PASS, SIGN, appetite, code, game, limit, real, transcript
+from test_gate import FAIL, OPEN, PASS, SIGN, appetite, code, declare, game, limit, real, transcript
 
 import leakscope as ls
 from leakscope.audits.inference.bounds import bound_releases
@@ -81,8 +81,8 @@ def eps(**more):
 
 def test_a_declared_epsilon_does_not_pass_a_defense_that_has_none():
     one = builders.game(rate=0.5, defense={"name": "Pruning", "rate": 0.9})
-    text = '[[limit]]\nsecret="sex"\nmeasure="epsilon"\nat_most=3.0\nreleases="training"\n[declared]\nepsilon=1.0\n'
-    assert gate.judge(gate.parse(text), [one]).combined == "not enough evidence"
+    wanted = appetite(eps(secret="sex", at_most=3.0, releases="training"), declared=declare(1.0))
+    assert gate.judge(wanted, [one]).combined == "not enough evidence"
 
 
 def test_an_attack_that_is_worse_than_guessing_passes_nothing():
@@ -145,14 +145,14 @@ def test_an_epsilon_passes_only_if_it_covers_the_releases_asked_about(trained):
     assert told.limits[0].decisive.promised == promise.shown.replaced
     # its batches were shuffled, and the figure is for drawn ones: ten unsampled rounds have 4.6
     assert code(appetite(eps(releases="training")), trained) == OPEN
-    declared = {"epsilon": 0.1, "delta": 1e-5}
+    declared = declare(0.2)
     assert code(appetite(eps(releases="training"), declared=declared), trained) == PASS
     assert code(appetite(eps(at_most=promise.shown.replaced)), trained) == PASS
     assert code(appetite(eps(), declared=declared), trained) == OPEN
     alone = change(trained, guarantee=Guarantee(training=promise.training))
     assert code(appetite(eps()), alone) == OPEN
     assert code(appetite(eps(), declared=declared), alone) == OPEN
-    assert code(appetite(eps(releases="training"), declared={"epsilon": 1.5}), trained) == OPEN
+    assert code(appetite(eps(releases="training"), declared=declare(1.5)), trained) == OPEN
 
 
 def test_an_epsilon_holds_for_its_own_neighbours_and_delta(trained):
@@ -189,10 +189,10 @@ def test_a_promise_below_what_trials_certify_or_one_step_has_passes_nothing():
     wanted = eps(secret="sex", at_most=50.0, releases="training")
     exact, low = one.found.exact, one.found.certified.low
     for epsilon, expected in ((exact + 1, PASS), (exact - 1, OPEN), (low - 0.01, OPEN)):
-        assert code(appetite(wanted, declared={"epsilon": epsilon}), one) == expected
-    assert code(appetite(wanted | {"at_most": low / 2}, declared={"epsilon": 0.01}), one) == FAIL
+        assert code(appetite(wanted, declared=declare(epsilon)), one) == expected
+    assert code(appetite(wanted | {"at_most": low / 2}, declared=declare(0.01)), one) == FAIL
     bare = game(1000, 2000)
-    assert code(appetite(eps(releases="training"), declared={"epsilon": 0.1}), bare) == OPEN
+    assert code(appetite(eps(releases="training"), declared=declare(0.1)), bare) == OPEN
     assert code(appetite(eps(at_most=0.5, secret="race")), golden("mechanism")[1]) == OPEN
 
 

@@ -77,7 +77,7 @@ def gate(
     APPETITE is a TOML file of [[limit]] tables. Each has a secret, a measure (advantage, auroc, tpr_at_1%,
     information, epsilon) and at_most. It can have game, confidence, adversary (adaptive, static, any), attack
     (strongest, any), data, where, defense, delta, releases (shown, training), neighbours (replace, add or
-    remove). [declared] has epsilon and delta of your accountant. To pass, upper limits must
+    remove). [declared] has epsilon, delta and neighbours of your accountant. To pass, upper limits must
     lie below at_most. To fail, a lower limit must lie above it. Information and a measured epsilon can fail a
     limit, but never pass it. An epsilon passes only if it covers the releases of the limit. What failed, or
     was not run, never passes. Nor does what another version of Leakscope measured, unless code = "any".

@@ -45,6 +45,11 @@ class Accounted:
     added_each: float
     replaced_each: float
 
+    @property
+    def records(self) -> int:
+        """How many are behind all releases."""
+        return max(1, round(self.batch / self.sampling))
+
 
 def account_shown(
     mechanism: Mechanism | None, *, releases: int, batch: int, delta: float = 1e-5

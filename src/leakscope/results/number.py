@@ -64,9 +64,10 @@ class Number:
     delta: float | None = None
     error: str = ""
     basis: Basis | None = None  # not written: it is in the result
+    behind: int | None = None  # the records behind an accounted epsilon; not written either
 
 
-COLUMNS = tuple(field.name for field in fields(Number) if field.name != "basis")
+COLUMNS = tuple(field.name for field in fields(Number) if field.name not in ("basis", "behind"))
 
 
 def of_estimate(about: Number, measure: str, estimate: Estimate, guessing: float | None = None) -> Number:

@@ -9,7 +9,7 @@ from leakscope.audits.inference import audit, page
 from leakscope.audits.inference.found import Played
 from leakscope.audits.inference.settings import column_of, name_attack
 from leakscope.report.pages import promised, small
-from leakscope.results.cell import Cell, list_shields
+from leakscope.results.cell import Cell, list_shields, stable
 from leakscope.results.chapter import Chapter
 from leakscope.results.kind import Asked, Measured, TableEntry, World, enter_scores
 from leakscope.results.number import Number, of_scores, of_value, of_worth
@@ -32,7 +32,7 @@ class InferenceKind:
             protected=bool(shields),
             adaptive=cell.adaptive if shields else None,
             attack=name_attack(cell),
-            single=len(cell.attack.get("attacks", ())) < 2,
+            single=len({stable(attack) for attack in cell.attack.get("attacks", ())}) < 2,
         )
 
     def check(self, world: World) -> None:
@@ -54,7 +54,7 @@ class InferenceKind:
                 held = accounted.covers if accounted.unit != "mean" else "mean of clients"
                 # a chance of being drawn was counted for batches that were shuffled: no proof
                 proof = "upper" if accounted.sampling == 1 else "estimate"
-                more = {"covers": held, "delta": accounted.delta, "bound": proof}
+                more = {"covers": held, "delta": accounted.delta, "bound": proof, "behind": accounted.records}
                 yield from of_value(bound, "epsilon", accounted.replaced, part="replace", **more)
                 yield from of_value(bound, "epsilon", accounted.added, part="add or remove", **more)
         yield from of_worth(about, found.utility)

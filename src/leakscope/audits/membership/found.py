@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -12,9 +13,11 @@ from leakscope.core.nouns import Count, Estimate
 from leakscope.measures.accounting import Accounted
 from leakscope.measures.exchangeability import Exchangeability
 from leakscope.measures.shuffled import SelfCheck
+from leakscope.results.averages import Average
 from leakscope.results.scores import FrozenModel, Scores, Worth
 
 Seen = Literal["uploads", "sum", "broadcast"]
+AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lower it too
 
 
 class Client(FrozenModel):
@@ -111,3 +114,32 @@ class MembershipFound(FrozenModel):
     took_part: tuple[Count, ...] = ()
     batchwise: bool = False
     guarantee: Accounted | None = None
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return tuple(list_doubts(self.utility, self.batchwise, self.agreement))
+
+
+def list_doubts(
+    utility: Worth[Estimate] | Worth[Average], batchwise: bool, agreement: float | None
+) -> Iterator[str]:
+    """Why that nothing was found would say nothing."""
+    if utility.trained is None or utility.majority is None:
+        yield "Whether the model has learned anything is not known: its accuracy was not measured."
+    elif utility.trained.low <= utility.majority:
+        yield (
+            "The model is not clearly better on the clients' own records than always saying the most "
+            "frequent label. It has learned nothing yet, or the candidates are not coded as the clients' "
+            "records were."
+        )
+    if batchwise:
+        yield (
+            "The net normalises records by their batches (batch normalisation): what a record adds to an "
+            "update hangs on the others of its batch, and these attacks only come near it. That they find "
+            "little does not show that little leaks."
+        )
+    if agreement is not None and agreement < AGREES:
+        yield (
+            "The recorded updates have little to do with the steps of the global model. Record each client's "
+            "parameters as it uploads them, in the round in which it does."
+        )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from leakscope.audits.membership.found import MemberAttack, MembershipFound
+from leakscope.audits.membership.found import MemberAttack, MembershipFound, list_doubts
 from leakscope.audits.membership.view import (
     ASIDE,
     SHIELDS,
@@ -22,14 +22,13 @@ from leakscope.results.averages import Average, average, mean, mean_roc
 from leakscope.results.cell import Table, differences, group_by, stable
 from leakscope.results.kind import Runs, by_cell
 from leakscope.results.result import Result
-from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, average_worth
+from leakscope.results.scores import MEASURES, Scores, average_scores, average_worth
 
 UNLIKE = (  # why there is no number
     "members and non-members differ in more than who was trained on, and an attack would tell that; take "
     "non-members from where the members come from"
 )
 FEWEST = 100  # non-members, of whom 1% is one
-AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lower it too
 
 
 def watches(results: Iterable[Result[MembershipFound]]) -> list[Watch]:
@@ -69,7 +68,9 @@ def _settings(one: Federation) -> Table:
 def _federation(results: tuple[Result[MembershipFound], ...]) -> Federation:
     founds = Runs(results).founds
     utility = average_worth([found.utility for found in founds])
-    doubts = tuple(_doubts(founds, utility))
+    agreements = [found.agreement for found in founds if found.agreement is not None]
+    batchwise = any(found.batchwise for found in founds)
+    doubts = tuple(list_doubts(utility, batchwise, min(agreements, default=None))) if founds else ()
     judged, unlike = min((found.judged for found in founds), default=0), list_unlike(founds)
     tables = list(zip(*(found.attacks for found in founds), strict=True))
     shared = "recording" in results[0].cell.game  # trained once: every seed asks about the same members
@@ -86,30 +87,6 @@ def list_unlike(founds: Sequence[MembershipFound]) -> tuple[str, ...]:
     there are several seeds is allowed for."""
     checks = [check for found in founds for check in found.alike]
     return tuple(dict.fromkeys(c.client for c in checks if c.p < c.level / len(founds)))
-
-
-def _doubts(founds: Sequence[MembershipFound], utility: Worth[Average]) -> Iterator[str]:
-    """Why that nothing was found would say nothing."""
-    if founds and (utility.trained is None or utility.majority is None):
-        yield "Whether the model has learned anything is not known: its accuracy was not measured."
-    elif utility.trained and utility.majority is not None and utility.trained.low <= utility.majority:
-        yield (
-            "The model is not clearly better on the clients' own records than always saying the most "
-            "frequent label. It has learned nothing yet, or the candidates are not coded as the clients' "
-            "records were."
-        )
-    if any(found.batchwise for found in founds):
-        yield (
-            "The net normalises records by their batches (batch normalisation): what a record adds to an "
-            "update hangs on the others of its batch, and these attacks only come near it. That they find "
-            "little does not show that little leaks."
-        )
-    agreements = [found.agreement for found in founds if found.agreement is not None]
-    if agreements and min(agreements) < AGREES:
-        yield (
-            "The recorded updates have little to do with the steps of the global model. Record each client's "
-            "parameters as it uploads them, in the round in which it does."
-        )
 
 
 def _average_attack(

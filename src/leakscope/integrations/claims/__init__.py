@@ -18,6 +18,7 @@ from leakscope.integrations.claims.answer import (
     MeasuredStanding,
     Promise,
     Standing,
+    allow_delta,
 )
 from leakscope.integrations.claims.measure import TRIALS, Watch, measure_claim
 from leakscope.integrations.claims.read import parse_settings, read_source
@@ -62,7 +63,7 @@ def claim(
     ]
     refuse_all(bad, "the question")
     require(trials >= FEWEST, "trials", f"at least {FEWEST}", trials)
-    framework, found = read_source(source, parse_settings(settings))
+    framework, found, named = read_source(source, parse_settings(settings))
     made = found.promise
     at = delta if delta is not None else (made.delta if made else getattr(found, "delta", 1e-5))
     if promise is not None:
@@ -70,7 +71,9 @@ def claim(
     if made is not None:
         own = {"delta": at, "whose": per or made.whose, "neighbours": neighbours or made.neighbours}
         made = replace(made, **own)  # type: ignore[arg-type]
-    answer = Claimed(framework, repr(found), made, found.standings(delta), found.assumed(), found.idle())
+    named += allow_delta(at, found.people)
+    standings = tuple(row.only(named) for row in found.standings(delta))
+    answer = Claimed(framework, repr(found), made, standings, found.assumed(), found.idle())
     if measure:
         answer = replace(answer, measured=measure_claim(found, answer, trials=trials, seed=seed, watch=watch))
     broken = made is not None and answer.verdict == "broken"

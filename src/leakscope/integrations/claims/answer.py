@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
 from leakscope.audits.mechanism.duel import Duel, DuelBound
-from leakscope.core.errors import CHANCE, NONNEGATIVE, Rule
+from leakscope.core.errors import CHANCE, NONNEGATIVE, Rule, require
 
 Whose = Literal["upload", "client", "record"]
 Neighbours = Literal["add or remove", "replace"]
@@ -16,10 +16,12 @@ RECORD = (
     "what one record does to an upload depends on the training: the epsilon of the upload is no lower bound "
     "for it"
 )
+METRICS = "metrics and counts that a client sends beside its update are no secret: they have no noise"
 WHOSE: Rule = ("upload, client or record", lambda value: value in ("upload", "client", "record"))
 NEIGHBOURS: Rule = ("replace or add or remove", lambda value: value in ("replace", "add or remove"))
 EPSILON: Rule = NONNEGATIVE
 DELTA: Rule = CHANCE
+MOST = 0.01  # of a delta, where nobody says how many rely on it
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Standing:
 
     def epsilon(self, neighbours: Neighbours) -> float:
         return self.added if neighbours == "add or remove" else self.replaced
+
+    def only(self, more: tuple[str, ...]) -> Standing:
+        """The same on more conditions, where there is an epsilon to hold."""
+        least = min(self.added, self.replaced)
+        return self if math.isinf(least) else replace(self, only_if=(*self.only_if, *more))
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,10 @@ class Configuration(Protocol):
     usual: ClassVar[tuple[Whose, Neighbours]]  # what its own epsilon is of
 
     @property
+    def people(self) -> int | None:
+        """How many records, or clients, its delta is for; None where nobody says."""
+
+    @property
     def promise(self) -> Promise | None: ...
     def standings(self, delta: float | None) -> tuple[Standing, ...]: ...
     def assumed(self) -> tuple[str, ...]: ...
@@ -130,6 +141,20 @@ class Configuration(Protocol):
     def nearest(self, promise: Promise) -> str: ...
     def duel(self, row: Standing, neighbours: Neighbours) -> Duel | str:
         """How its epsilon is measured; or why it is not."""
+
+
+def allow_delta(delta: float, people: int | None) -> tuple[str, ...]:
+    """What a delta needs: who shows one of n whole, drawn at random, keeps epsilon 0 at delta 1 / n."""
+    few = people is None or people < 1 / MOST
+    rule = f"below {MOST:g}" if few else f"below 1 / {people:,}"
+    way_out = "at this one somebody may be shown whole"
+    require(delta < MOST and delta * (people or 1) < 1, "delta", rule, delta, way_out=way_out)
+    if people is not None or not delta:
+        return ()
+    return (
+        f"far fewer than 1 / delta = {1 / delta:,.0f} uploads, clients or records are protected by it: one "
+        f"of so many may be shown whole",
+    )
 
 
 SIZE = "0 or between 1e-30 and 1e30 in size"  # so that no square or product of settings overflows

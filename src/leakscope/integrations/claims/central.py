@@ -41,6 +41,10 @@ class Central(ABC):
 
     @property
     @abstractmethod
+    def people(self) -> int | None: ...
+
+    @property
+    @abstractmethod
     def multiplier(self) -> float:
         """The noise on the sum of a round, in units of the clipping norm; 0 if there is none."""
 

@@ -14,6 +14,7 @@ from leakscope.audits.mechanism.duel import Duel, duel_of_releases, send_through
 from leakscope.core.errors import CHANCE, NONNEGATIVE, POSITIVE, Rule, at_least, one_of, or_none, require
 from leakscope.defenses.deployed import FlowerAdaptiveClipping, FlowerLocalDp
 from leakscope.integrations.claims.answer import (
+    METRICS,
     RECORD,
     SERVER,
     Neighbours,
@@ -48,6 +49,10 @@ class LocalDpMod:
     clients: int | None = setting(or_none(at_least(1)), "num_sampled_clients", default=None)
 
     @property
+    def people(self) -> int | None:
+        return None  # of a round only
+
+    @property
     def promise(self) -> Promise:
         return Promise(self.epsilon, self.delta, *self.usual)
 
@@ -70,7 +75,7 @@ class LocalDpMod:
         rows = []
         for secure in (False, True) if self.clients else (False,):
             event, said = self.event(), how
-            conditions = [SHAPES]
+            conditions = [SHAPES, METRICS]
             if secure and std:
                 event = dp.GaussianDpEvent(math.sqrt(float(self.clients or 1)) / self.defense.mu)
                 said += f", / sqrt({self.clients}) with the noise of all clients in the sum"
@@ -145,6 +150,8 @@ class _FlowerCentral(Central):
     num_sampled_clients: int
     clients: int | None
     largest_share: float | None
+    side: str
+    mod: ClassVar[str]  # what a client clips with, if it does
 
     def __post_init__(self) -> None:
         equal = 1 / self.num_sampled_clients  # the largest of so many shares is no smaller
@@ -153,6 +160,22 @@ class _FlowerCentral(Central):
         require(
             enough, "largest_share", rule, self.largest_share, way_out="leave it out if all weigh the same"
         )
+        asked = self.num_sampled_clients
+        enough = self.clients is None or self.clients >= asked
+        require(enough, "clients", f"at least num_sampled_clients = {asked}", self.clients)
+
+    def conditions(self) -> tuple[str, ...]:
+        clipped = f"every client has {self.mod} in its mods: without it nothing is clipped"
+        return (
+            SHAPES,
+            "just num_sampled_clients answer each round: fewer would share the mean with the same noise",
+            "metrics that clients send are not shown: they have no noise",
+            *([clipped] if self.side == "client" else []),
+        )
+
+    @property
+    def people(self) -> int | None:
+        return self.clients
 
     @property
     def sharing(self) -> float:
@@ -172,6 +195,8 @@ class FixedClipping(_FlowerCentral):
     """DifferentialPrivacyServerSideFixedClipping and its ClientSide twin: noise on the mean of a round.
 
     ``largest_share`` is the largest client's share of the records of a round, by which FedAvg weighs."""
+
+    mod: ClassVar[str] = "fixedclipping_mod"
 
     noise_multiplier: float = setting(NONNEGATIVE)
     clipping_norm: float = setting(POSITIVE)
@@ -195,13 +220,6 @@ class FixedClipping(_FlowerCentral):
         noise = self.noise_multiplier * self.clipping_norm / self.num_sampled_clients
         return f"noise of std noise_multiplier clipping_norm / num_sampled_clients = {noise:.6g} on the mean"
 
-    def conditions(self) -> tuple[str, ...]:
-        return (
-            SHAPES,
-            "just num_sampled_clients answer each round: fewer would share the mean with the same noise",
-            "metrics that clients send are not shown: they have no noise",
-        )
-
     def idle(self) -> tuple[str, ...]:
         where = "on the server" if self.side == "server" else "by the client"
         return (
@@ -218,6 +236,8 @@ class FixedClipping(_FlowerCentral):
 @dataclass(frozen=True)
 class AdaptiveClipping(_FlowerCentral):
     """DifferentialPrivacyServerSideAdaptiveClipping and its ClientSide twin, as flwr 1.41 does it."""
+
+    mod: ClassVar[str] = "adaptiveclipping_mod"
 
     noise_multiplier: float = setting(NONNEGATIVE)
     num_sampled_clients: int = setting(at_least(1))
@@ -273,11 +293,9 @@ class AdaptiveClipping(_FlowerCentral):
 
     def conditions(self) -> tuple[str, ...]:
         return (
-            SHAPES,
+            *super().conditions(),
             f"the noise on the count of clipped clients stays within {FAR} standard deviations, which fails "
             f"once in a billion rounds",
-            "just num_sampled_clients answer each round",
-            "metrics that clients send are not shown",
         )
 
     def idle(self) -> tuple[str, ...]:

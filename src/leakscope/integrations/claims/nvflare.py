@@ -16,6 +16,7 @@ from leakscope.audits.mechanism.duel import Duel
 from leakscope.core.errors import LeakscopeError, at_least, or_none, refuse_all
 from leakscope.defenses.deployed import PercentilePrivacy, SVTPrivacy
 from leakscope.integrations.claims.answer import (
+    METRICS,
     RECORD,
     SERVER,
     SIZE,
@@ -31,6 +32,8 @@ from leakscope.measures.accounting import epsilon_of
 
 SHAPES = "no parameter is a single number without a shape: NVFlare sends those as they are"
 SLOW = 10  # numbers that could be drawn while one entry is filtered
+VERSION = "NVFlare is 2.8 or newer: before, SVTPrivacy cuts values after the noise only, and no epsilon holds"
+KINDS: tuple[str, ...] = ("WEIGHTS", "WEIGHT_DIFF")
 UNCOUNTED = ("epsilon_threshold", "epsilon_query")
 
 
@@ -57,6 +60,11 @@ class Filters:
     entries: int = setting(at_least(1), "parameters")
     rounds: int | None = setting(or_none(at_least(1)), "num_rounds", default=None)
     elsewhere: tuple[str, ...] = setting(("names", lambda value: True), default=())
+    kinds: tuple[str, ...] = setting(("names", lambda value: True), default=KINDS)
+
+    @property
+    def people(self) -> int | None:
+        return None
 
     @property
     def sparse(self) -> tuple[SVTPrivacy, ...]:
@@ -77,6 +85,8 @@ class Filters:
 
     def standings(self, delta: float | None) -> tuple[Standing, ...]:
         at, event = delta or 0.0, self.event()
+        sent = f"results are of the kind {' or '.join(self.kinds)}: others pass SVTPrivacy as they are"
+        only_if = (SHAPES, METRICS, sent, VERSION)
         how = "no filter adds noise"
         if self.sparse:
             one = self.sparse[0]
@@ -90,12 +100,12 @@ class Filters:
         for secure in (False, True):
             single = epsilon_of(event, at)
             said = how + ("; a sum hides more, but nothing more is proven" if secure else "")
-            rows.append(Standing("upload", SERVER, single, single, at, said, (SHAPES,), secure))
+            rows.append(Standing("upload", SERVER, single, single, at, said, only_if, secure))
             if self.rounds is not None:
                 whole = epsilon_of(dp.SelfComposedDpEvent(event, self.rounds), at)
                 said += f"; {self.rounds} rounds"
                 rows += [
-                    Standing(whose, SERVER, whole, whole, at, said, (SHAPES,), secure)
+                    Standing(whose, SERVER, whole, whole, at, said, only_if, secure)
                     for whose in ("client", "record")
                 ]
         return tuple(rows)
@@ -167,9 +177,10 @@ class Filters:
 
 def build_filter(name: str, given: Any, entries: Any) -> Filter:
     """A filter from the arguments of NVFlare's own; what is not known is refused."""
-    kind = FILTERS.get(name.rsplit(".", 1)[-1])
-    if kind is None:
-        raise LeakscopeError(f"the filter {name!r} is not known; known are {', '.join(FILTERS)}.")
+    module, _, last = name.rpartition(".")
+    kind = FILTERS.get(last)
+    if kind is None or module.split(".")[0] not in ("", "nvflare"):
+        raise LeakscopeError(f"the filter {name!r} is not known; known are NVFlare's {', '.join(FILTERS)}.")
     if not isinstance(given, Mapping):
         raise LeakscopeError(
             f"args of {kind.__name__} must be a table of its arguments, got {reprlib.repr(given)}."

@@ -12,10 +12,12 @@ from typing import Any
 
 from leakscope.core import files
 from leakscope.core.errors import DataError, LeakscopeError, refuse_all
+from leakscope.defenses.deployed import SVTPrivacy
 from leakscope.integrations.claims.answer import SIZE, Configuration, is_number
 from leakscope.integrations.claims.flower import AdaptiveClipping, FixedClipping, LocalDpMod
 from leakscope.integrations.claims.hocon import parse_hocon
-from leakscope.integrations.claims.nvflare import FILTERS, Filter, Filters, build_filter
+from leakscope.integrations.claims.jobs import read_filters
+from leakscope.integrations.claims.nvflare import FILTERS, KINDS, Filter, Filters, build_filter
 from leakscope.integrations.claims.records import JaxTraining, OpacusTraining, TffAggregator
 
 FRAMEWORKS: dict[str, type[Any]] = {
@@ -27,15 +29,24 @@ FRAMEWORKS: dict[str, type[Any]] = {
     "tff": TffAggregator,
     "jax-privacy": JaxTraining,
 }
-TRAIN = ("train", "*")
+Pairs = Sequence[tuple[str, Any]]
+MARKS = {
+    "flower-adaptive": {"initial_clipping_norm", "target_clipped_quantile", "clip_norm_lr"},
+    "opacus": {"max_grad_norm", "target_delta", "target_epsilon", "poisson_sampling"},
+    "flower-local": {"sensitivity", "epsilon"},
+    "flower-fixed": {"noise_multiplier", "clipping_norm"},
+}
+NAMED = "the app gives these values to the package's own classes, and uses them: a run config only names them"
 
 
-def read_source(source: str | Path, settings: Mapping[str, Any]) -> tuple[str, Configuration]:
+def read_source(
+    source: str | Path, settings: Mapping[str, Any]
+) -> tuple[str, Configuration, tuple[str, ...]]:
     """The framework and the configuration: of a framework's name with settings, or of a file, whose values
-    the settings replace."""
+    the settings replace; and what a file cannot show, on which all that it says depends."""
     name = str(source)
     if name in FRAMEWORKS:
-        return name, build(name, settings, {})
+        return name, build(name, settings), ()
     path = Path(source)
     if not path.is_file():
         raise DataError(
@@ -49,14 +60,15 @@ def read_source(source: str | Path, settings: Mapping[str, Any]) -> tuple[str, C
             found = inner if isinstance(inner, dict) else {}
         return _flower(path, _flat(found), settings)
     if "task_result_filters" in found:
-        return "nvflare", build("nvflare", settings, _filters(path, found))
+        listed, only_if = read_filters(path.name, found)
+        return "nvflare", build("nvflare", settings, [*listed.items()]), only_if
     framework = found.pop("framework", None)
     if not isinstance(framework, str) or framework not in FRAMEWORKS:
         raise DataError(
             f"{path.name} must have task_result_filters (NVFlare), or 'framework' as one of "
             f"{', '.join(FRAMEWORKS)}, got {reprlib.repr(framework)}."
         )
-    return framework, build(framework, {**found, **settings}, {})
+    return framework, build(framework, settings, [*found.items()], strict=True), ()
 
 
 def parse_settings(settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any]:
@@ -65,33 +77,41 @@ def parse_settings(settings: Mapping[str, Any] | Sequence[str]) -> dict[str, Any
         return dict(settings)
     bad = [f"--set {text!r} must be name=value." for text in settings if "=" not in text]
     refuse_all(bad, "--set")
-    found = {}
+    found: dict[str, Any] = {}
     for text in settings:
-        name, _, value = text.partition("=")
+        name, _, value = (part.strip() for part in text.partition("="))
         try:
-            found[name.strip()] = json.loads(value)
+            one = json.loads(value)
         except ValueError:  # no JSON, or a number of thousands of digits
-            found[name.strip()] = value
+            one = value
+        if found.setdefault(name, one) != one:
+            raise DataError(_twice(name, found[name], one))
     return found
 
 
-def build(framework: str, given: Mapping[str, Any], also: Mapping[str, Any]) -> Configuration:
+def build(
+    framework: str, given: Mapping[str, Any], also: Pairs = (), *, strict: bool = False
+) -> Configuration:
     """The configuration from settings that must all be known, and ``also`` from a file's, of which only those
-    that are known are taken; every reason at once why it cannot be."""
+    that are known are taken, unless it is ``strict``; every reason at once why it cannot be."""
     kind = FRAMEWORKS[framework]
     reasons: list[str] = []
     if kind is Filters:
-        given = _with_filter(dict(given), also, reasons)
-    known = {alias: field for field in fields(kind) for alias in (field.name, *field.metadata["names"])}
+        whole, listed = ({**dict(also), **given}, {}) if strict else (dict(given), dict(also))
+        given, also = _with_filter(whole, listed, reasons), ()
+    known = _known(kind)
     values: dict[str, Any] = {}
-    for source, strict in ((also, False), (given, True)):
-        for name, value in source.items():
-            field = known.get(name.lower().replace("-", "_").removeprefix("dp_"))
-            if field is not None:
-                values[field.name] = value
-            elif strict:
+    for pairs, must in (([*given.items()], True), (also, strict)):
+        chosen = set(values)  # an option decides, whatever a file says
+        for name, value in pairs:
+            field = known.get(_plain(name))
+            if field is None and must:
                 names = ", ".join(field.name for field in fields(kind))
                 reasons.append(f"{framework} has no setting {name!r}; it has {names}.")
+            elif field is None or field.name in chosen:
+                continue
+            elif values.setdefault(field.name, value) != value:
+                reasons.append(_twice(field.name, values[field.name], value))
     reasons += [reason for field in fields(kind) if (reason := _fault(framework, field, values))]
     if not reasons:
         try:
@@ -102,6 +122,18 @@ def build(framework: str, given: Mapping[str, Any], also: Mapping[str, Any]) -> 
             return made
     refuse_all(reasons, "the configuration")
     raise AssertionError
+
+
+def _known(kind: type[Any]) -> dict[str, Field[Any]]:
+    return {alias: field for field in fields(kind) for alias in (field.name, *field.metadata["names"])}
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_").removeprefix("dp_")
+
+
+def _twice(name: str, one: Any, other: Any) -> str:
+    return f"{name} is given as {reprlib.repr(one)} and as {reprlib.repr(other)}; give it once."
 
 
 def _fault(framework: str, field: Field[Any], values: Mapping[str, Any]) -> str:
@@ -161,60 +193,37 @@ FORMATS: dict[str, tuple[str, Callable[[str], Any]]] = {
 }
 
 
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(config: Mapping[str, Any]) -> Pairs:
     """Flower's run config may be nested: the last part of a name counts."""
-    found: dict[str, Any] = {}
+    found: list[tuple[str, Any]] = []
     for name, value in config.items():
-        found |= _flat(value) if isinstance(value, Mapping) else {name.rsplit(".", 1)[-1]: value}
+        found += _flat(value) if isinstance(value, Mapping) else [(name.rsplit(".", 1)[-1], value)]
     return found
 
 
-def _flower(path: Path, config: dict[str, Any], settings: Mapping[str, Any]) -> tuple[str, Configuration]:
-    """Which of Flower's mechanisms a run config sets, by the settings that only one of them has."""
-    names = {name.lower().replace("-", "_").removeprefix("dp_") for name in (*config, *settings)}
-    marks = {
-        "flower-adaptive": {"initial_clipping_norm", "target_clipped_quantile", "clip_norm_lr"},
-        "flower-local": {"sensitivity", "epsilon"},
-        "flower-fixed": {"noise_multiplier", "clipping_norm"},
-    }
-    for framework, needed in marks.items():
-        if names & needed:
-            return framework, build(framework, settings, config)
-    raise DataError(
-        f"{path.name} sets no differential privacy under [tool.flwr.app.config]: none of "
-        f"{', '.join(sorted(set().union(*marks.values())))}; name the framework and give settings by --set."
-    )
-
-
-def _filters(path: Path, found: Mapping[str, Any]) -> dict[str, Any]:
-    """NVFlare's own list: the filters of training results, and those that act elsewhere."""
-    inside: list[Mapping[str, Any]] = []
-    elsewhere: list[str] = []
-    listed = {name: found.get(name, []) for name in ("task_result_filters", "task_data_filters")}
-    bad = [
-        f"{path.name}: {name} must be a list of groups of filters, got {reprlib.repr(groups)}."
-        for name, groups in listed.items()
-        if not isinstance(groups, list)
+def _flower(
+    path: Path, config: Pairs, settings: Mapping[str, Any]
+) -> tuple[str, Configuration, tuple[str, ...]]:
+    """Which mechanism a run config of Flower sets, by the settings that only one of them has."""
+    names = {_plain(name) for name in (*dict(config), *settings)}
+    every = set().union(*MARKS.values())
+    framework = next((one for one, marks in MARKS.items() if names & marks), "")
+    if not framework:
+        raise DataError(
+            f"{path.name} sets no differential privacy under [tool.flwr.app.config]: none of "
+            f"{', '.join(sorted(every))}; name the framework and give settings by --set."
+        )
+    if more := sorted(names & every - {*_known(FRAMEWORKS[framework])}):
+        raise DataError(
+            f"{path.name} sets {', '.join(more)} too, which {framework} does not have; name the one that is "
+            f"asked about, such as leakscope claim {framework}, and give its settings by --set."
+        )
+    seeds = [
+        f"{name} = {reprlib.repr(value)} does not seed the noise: who knows its seed takes it away"
+        for name, value in config
+        if "seed" in _plain(name).split("_")
     ]
-    refuse_all(bad, path.name)
-    groups = [(group, name == "task_result_filters") for name, found in listed.items() for group in found]
-    for group, sent in groups:
-        shaped = isinstance(group, Mapping) and isinstance(group.get("filters"), list)
-        if not shaped or not all(isinstance(one, Mapping) for one in group["filters"]):
-            raise DataError(f"{path.name}: each group of filters must have 'filters', a list of tables.")
-        if not isinstance(group.get("tasks", []), list):
-            raise DataError(
-                f"{path.name}: tasks of a group must be a list of names, got {reprlib.repr(group['tasks'])}."
-            )
-        acts = sent and any(task in TRAIN for task in group.get("tasks", []))
-        for one in group["filters"]:
-            if acts:
-                inside.append(one)
-            else:
-                elsewhere.append(str(one.get("path") or one.get("name")).rsplit(".", 1)[-1])
-    if not inside:
-        raise DataError(f"{path.name} has no filter on results of training: updates go out as they are.")
-    return {"listed": inside, "elsewhere": tuple(elsewhere)}
+    return framework, build(framework, settings, config), (NAMED, *seeds)
 
 
 def _with_filter(given: dict[str, Any], also: Mapping[str, Any], reasons: list[str]) -> dict[str, Any]:
@@ -241,4 +250,20 @@ def _with_filter(given: dict[str, Any], also: Mapping[str, Any], reasons: list[s
             f"nvflare needs filter: one of {names}. Give it, such as --set filter={[*FILTERS][1]}."
         )
     extra = {"elsewhere": also["elsewhere"]} if "elsewhere" in also else {}
-    return {**given, **extra, "filters": tuple(made)}
+    return {**given, **extra, "filters": tuple(made), "kinds": _kinds(made, listed, reasons)}
+
+
+def _kinds(
+    made: Sequence[Filter], listed: Sequence[Mapping[str, Any]], reasons: list[str]
+) -> tuple[str, ...]:
+    """What every filter with noise acts on."""
+    kinds = KINDS
+    for one, table in zip(made, listed, strict=False):
+        named = (table.get("args") or {}).get("data_kinds") or KINDS
+        if not isinstance(named, list | tuple) or not set(map(str, named)) <= set(KINDS):
+            reasons.append(f"data_kinds must be a list of {', '.join(KINDS)}, got {reprlib.repr(named)}.")
+        elif isinstance(one, SVTPrivacy):
+            kinds = tuple(kind for kind in kinds if kind in named)
+    if not kinds:
+        reasons.append("no kind of result passes every SVTPrivacy: give them the same data_kinds.")
+    return kinds

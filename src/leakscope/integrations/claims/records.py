@@ -4,7 +4,7 @@ TensorFlow Federated adds to the sum of clients."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import dp_accounting as dp  # type: ignore[import-untyped]
@@ -30,6 +30,8 @@ PARTS = (
     "a record that is removed leaves an empty place (zero-out), or each draws its part of the cycle alone "
     "(PartitionType.INDEPENDENT): in an equal split one record more or less moves all others"
 )
+LAST = "the loader keeps its last, smaller batch: drop_last is not set, which would raise the chance"
+ONE = "no more than one record behind an upload is another"
 STATISTICS = "no layer keeps statistics of batches, and nothing else of the records is sent"
 
 
@@ -75,7 +77,8 @@ class _Steps:
             added, replaced = (epsilon_of(event, at, replaced=far) for far in (False, True))
             for secure in (False, True):
                 more = "; a sum hides more, but nothing more is proven" if secure else ""
-                rows.append(Standing(whose, SERVER, added, replaced, at, said + more, conditions, secure))  # type: ignore[arg-type]
+                only_if = (*conditions, ONE) if whose == "upload" else conditions
+                rows.append(Standing(whose, SERVER, added, replaced, at, said + more, only_if, secure))  # type: ignore[arg-type]
         why = "records are clipped one by one: nothing bounds what all of a client's records do together"
         rows += [
             Standing("client", SERVER, math.inf, math.inf, at, why, (), secure) for secure in (False, True)
@@ -159,8 +162,23 @@ class OpacusTraining:
     delta: float = setting(CHANCE, "target_delta", default=1e-5)
     max_grad_norm: float = setting(POSITIVE, default=1.0)
     poisson_sampling: bool = setting(SWITCH, "poisson", default=True)
+    drop_last: bool = setting(SWITCH, default=False)
     target_epsilon: float | None = setting(or_none(POSITIVE), "epsilon", default=None)
     rounds: int = setting(at_least(1), "num_server_rounds", "num_rounds", default=1)
+
+    def __post_init__(self) -> None:
+        rule = f"false where records are fewer than batch_size = {self.batch_size}"
+        require(self.batches > 0, "drop_last", rule, self.drop_last)
+
+    @property
+    def people(self) -> int:
+        return self.records
+
+    @property
+    def batches(self) -> int:
+        """Of the loader: Opacus draws with chance 1 / batches."""
+        whole = math.floor if self.drop_last else math.ceil
+        return whole(self.records / self.batch_size)
 
     @property
     def promise(self) -> Promise | None:
@@ -170,16 +188,18 @@ class OpacusTraining:
 
     @property
     def steps(self) -> _Steps:
-        batches = math.ceil(self.records / self.batch_size)  # Opacus draws with chance 1 / batches
-        chance = 1 / batches if self.poisson_sampling else None
-        steps = max(1, math.ceil(round(self.epochs * batches, 9)))  # up, but 1.1 x 10 is 11
+        chance = 1 / self.batches if self.poisson_sampling else None
+        steps = max(1, math.ceil(round(self.epochs * self.batches, 9)))  # up, but 1.1 x 10 is 11
         return _Steps(self.noise_multiplier, chance, steps, self.epochs, self.rounds, self.delta)
 
     def event(self) -> dp.DpEvent:
         return self.steps.event()
 
     def standings(self, delta: float | None) -> tuple[Standing, ...]:
-        return self.steps.standings(delta)
+        rows = self.steps.standings(delta)
+        if self.drop_last or self.records % self.batch_size == 0:
+            return rows
+        return tuple(row.only((LAST,)) for row in rows)
 
     def assumed(self) -> tuple[str, ...]:
         return (
@@ -223,6 +243,12 @@ class JaxTraining:
         rule = f"at most num_examples / batch_size = {self.num_examples / self.batch_size:.6g}"
         fits = self.cycle == 1 or self.cycle * self.batch_size <= self.num_examples
         require(fits, "cycle_length", rule, self.cycle_length)
+        rule = "1 unless batch_selection is cyclic_poisson"
+        require(self.cycle == self.cycle_length, "cycle_length", rule, self.cycle_length)
+
+    @property
+    def people(self) -> int:
+        return self.num_examples
 
     @property
     def cycle(self) -> int:
@@ -245,7 +271,7 @@ class JaxTraining:
         rows = self.steps.standings(delta)
         if self.cycle == 1:
             return rows
-        return tuple(replace(row, only_if=(*row.only_if, PARTS)) if row.only_if else row for row in rows)
+        return tuple(row.only((PARTS,)) for row in rows)
 
     def assumed(self) -> tuple[str, ...]:
         return ("Noise is drawn anew for each step, and nobody knows its seed.",)
@@ -279,6 +305,10 @@ class TffAggregator(Central):
     @property
     def promise(self) -> Promise | None:
         return Promise(self.epsilon, self.delta, *self.usual) if self.epsilon else None
+
+    @property
+    def people(self) -> int | None:
+        return self.total_clients
 
     @property
     def multiplier(self) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
+
+from scipy.special import expit
 
 from leakscope.integrations.claims.answer import Claimed, MeasuredStanding, Promise, show
 
@@ -85,11 +87,27 @@ def conditions(answer: Claimed) -> list[str]:
 def notes(answer: Claimed) -> list[str]:
     """What stands below the table."""
     numbered = [f"{i}. {sentence}" for i, sentence in enumerate(conditions(answer), start=1)]
-    lines = _listed("Only if", numbered)
+    lines = _listed("Means", _meanings(answer))
+    lines += _listed("Only if", numbered)
     lines += _listed("Arithmetic", dict.fromkeys(row.how for row in answer.standings if not row.secure))
     lines += _listed("Gives nothing", answer.idle)
     lines += _listed("Assumed", answer.assumed)
     return lines + ([f"Instead: {answer.instead}"] if answer.instead else [])
+
+
+def _meanings(answer: Claimed) -> Iterator[str]:
+    """What the least epsilon that holds of what was promised lets somebody find."""
+    promise = answer.promise
+    if promise is None or not answer.asked:
+        return
+    row = min(answer.asked, key=lambda row: row.epsilon(promise.neighbours))
+    epsilon = row.epsilon(promise.neighbours)
+    right = min(1.0, expit(epsilon) + row.delta * expit(-epsilon))
+    worth = "no epsilon" if math.isinf(epsilon) else f"epsilon {show(epsilon)}"
+    yield (
+        f"with {worth}, somebody who must say which of two it was is right in up to {100 * right:.4g}% of "
+        f"cases, where 50% is guessing"
+    )
 
 
 def as_json(answer: Claimed) -> dict[str, Any]:

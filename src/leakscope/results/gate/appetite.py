@@ -11,7 +11,7 @@ attack = "strongest"      # of several, chosen on public records; or any: one th
 data = "adult"            # what the results call it; all of them if left out
 where = {rounds = 15}     # settings that a result must have, as its plan names them: "game.batch" = 16
 defense = "DPSGD"         # a name, a table of settings, or "none"; every one if left out
-delta = 1e-5              # of an epsilon
+delta = 1e-5              # of an epsilon; below 1 / the records that it is about
 releases = "shown"        # an epsilon of exactly what the adversary saw; or "training": of the whole training
 neighbours = "replace"    # one record replaced; or "add or remove"
 
@@ -20,6 +20,7 @@ code = "present"          # results of this version only; or "any" (before the f
 [declared]                # what the operator's accountant promises of the whole training
 epsilon = 3.0
 delta = 1e-5
+neighbours = "add or remove"  # as accountants have it; or "replace"
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from leakscope.results.gate.readings import EVERY, Reading
 from leakscope.results.scores import MEASURES
 
 EPSILON = "epsilon"
+Neighbours = Literal["replace", "add or remove"]
 STRICT = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
@@ -53,9 +55,9 @@ class Limit(BaseModel):
     data: str | None = None
     where: Table = Field(default_factory=dict)
     defense: str | Table | None = None
-    delta: float = Field(default=1e-5, gt=0, lt=1)
+    delta: float = Field(default=1e-5, gt=0, lt=0.01)
     releases: Literal["shown", "training"] = "shown"
-    neighbours: Literal["replace", "add or remove"] = "replace"
+    neighbours: Neighbours = "replace"
 
     @model_validator(mode="after")
     def _reachable(self) -> Limit:
@@ -70,9 +72,11 @@ class Limit(BaseModel):
         """Whether the limit is for what was read, whoever attacked."""
         same = self.secret in (EVERY, reading.secret) or reading.secret == EVERY
         kinds = self.game == EVERY or self.game in reading.kinds
-        there = self.data in (None, reading.data) and all(
-            reading.settings.get(name, value) == value for name, value in self.where.items()
+        settings = ((reading.settings.get(name, value), value) for name, value in self.where.items())
+        alike = all(
+            one == value and isinstance(one, bool) == isinstance(value, bool) for one, value in settings
         )
+        there = alike and self.data in (None, reading.data)
         return same and kinds and there and self._restricted(reading)
 
     def _restricted(self, reading: Reading) -> bool:
@@ -95,7 +99,8 @@ class Declared(BaseModel):
 
     model_config = STRICT
     epsilon: float = Field(ge=0)
-    delta: float = Field(default=1e-5, ge=0, lt=1)
+    delta: float = Field(ge=0, lt=1)
+    neighbours: Neighbours = "add or remove"
 
 
 class Appetite(BaseModel):

@@ -33,7 +33,9 @@ class Reading:
     measured: Mapping[str, Number] = field(default_factory=dict)
     surer: Mapping[str, Number] = field(default_factory=dict)  # the same at a higher level
     bounds: tuple[Number, ...] = ()
+    expected: tuple[Number, ...] = ()  # epsilons that are no proof, as if shuffled batches were drawn
     doubted: bool = False  # a self-check of the result failed
+    doubt: str = ""  # why its page says that little found clears nobody
     narrow: bool = False  # sought in single releases without their labels only
     apart: bool = True  # the attack was heard on other records than it had learned from
     failure: str = ""
@@ -147,6 +149,7 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
     failure = next((row.error.rstrip(".") for row in group if row.error), "")
     there = [] if failure else sorted(group, key=lambda row: row.level or 0.0)
     ordered = group_by(there, lambda row: row.measure)
+    bounds = [row for row in rows if row.about == "bound" and row.secret == first.secret]
     return Reading(
         key=result.key,
         seed=result.seed,
@@ -158,8 +161,10 @@ def _reading(result: Result[Any], asked: Asked, group: Sequence[Number], rows: S
         attack=", ".join(dict.fromkeys(part for part in (first.attack, first.part) if part)),
         measured={name: found[0] for name, found in ordered.items()},
         surer={name: found[-1] for name, found in ordered.items() if len(found) > 1},
-        bounds=tuple(row for row in rows if row.bound == "upper" and row.secret == first.secret),
+        bounds=tuple(row for row in bounds if row.bound == "upper"),
+        expected=tuple(row for row in bounds if row.bound == "estimate"),
         doubted=any(not check.passed for _, check in find_checks(result.found)),
+        doubt=next(iter(getattr(result.found, "doubts", ())), "").rstrip("."),
         narrow=first.secret in getattr(result.found, "narrow", ()),
         apart=getattr(result.found, "apart", True),
         unlearned=getattr(getattr(result.found, "utility", None), "idle", False),

@@ -341,6 +341,8 @@ def _measure(
         )
     if reading.doubted:
         return OPEN, "its self-check failed, so a low number of this result proves nothing"
+    if reading.doubt:
+        return OPEN, reading.doubt
     if reading.unlearned:
         return OPEN, (
             "its model has not learned its task, so a low number says nothing of one that has; train "
@@ -401,7 +403,30 @@ def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple
         and row.part == limit.neighbours
         and row.value is not None
     ]
+    rows = [row for row in (*reading.bounds, *reading.expected) if row.covers == limit.releases]
+    people = max((row.behind or 1 for row in rows), default=1)
+    if limit.delta * people >= 1:
+        return (
+            None,
+            False,
+            (f"at delta {limit.delta:g} one of {people:,} records may be shown whole; ask at a smaller one"),
+        )
     if declared and limit.releases == "training":
+        if declared.neighbours != limit.neighbours:
+            return (
+                declared.epsilon,
+                False,
+                (
+                    f"the declared epsilon is for one record: {declared.neighbours}, and the limit asks for: "
+                    f"{limit.neighbours}"
+                ),
+            )
+        if (least := _expected(limit, reading, declared)) > declared.epsilon:
+            return (
+                declared.epsilon,
+                False,
+                (f"even if batches were drawn at random the training has {least:.3g}, more than is declared"),
+            )
         found.append((declared.epsilon, declared.delta))
     if not found:
         return None, False, _uncovered(limit, reading, declared)
@@ -415,6 +440,12 @@ def _promise(limit: Limit, reading: Reading, declared: Declared | None) -> tuple
             f"the promise holds at delta {delta:g} only, and the limit asks for {limit.delta:g}",
         )
     return most, *_contradicted(most, reading)
+
+
+def _expected(limit: Limit, reading: Reading, declared: Declared) -> float:
+    """The epsilon that our own accountant has of the training at the declared delta, or a larger one."""
+    rows = [row for row in reading.expected if row.covers == "training" and row.part == limit.neighbours]
+    return max((row.value or 0.0 for row in rows if (row.delta or 0.0) >= declared.delta), default=0.0)
 
 
 def _contradicted(most: float, reading: Reading) -> tuple[bool, str]:
