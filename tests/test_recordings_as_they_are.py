@@ -16,6 +16,7 @@ from torch import nn
 
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
+from leakscope.audits.membership.request import request_recording
 from leakscope.audits.membership.seeds import watches
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
@@ -29,6 +30,7 @@ from leakscope.training.recording.folder import convert_folder
 
 SITES, SIZE, INPUTS = 3, 30, 40
 NETS = {
+    "tanh": lambda: nn.Sequential(nn.Linear(INPUTS, 16), nn.Tanh(), nn.Linear(16, 2)),
     "plain": lambda: nn.Sequential(nn.Linear(INPUTS, 16), nn.ReLU(), nn.Linear(16, 2)),
     "normed": lambda: nn.Sequential(
         nn.Linear(INPUTS, 16), nn.BatchNorm1d(16, momentum=0.5), nn.ReLU(), nn.Linear(16, 2)
@@ -199,6 +201,49 @@ def test_a_client_under_another_name_is_not_taken_for_nobody(honest):
     other = replace(records, values={"client": ("site-0", "site-1", "north", "nobody")})
     with pytest.raises(DataError, match="several words that are no client's, 'nobody', 'north', and these"):
         audit(honest[0], Loop(), other, seen="sum")
+
+
+@pytest.mark.parametrize("net", ["plain", "tanh"])
+def test_the_activation_that_shapes_do_not_say_is_the_one_that_fits(tmp_path, net):
+    """Under another one, gradients would be others and most members missed."""
+    keep(tmp_path / "run", Loop(net=net))
+    records = Loop().candidates()
+    names = np.array(records.values["client"])[records.private["client"]]
+    np.savez(tmp_path / "c.npz", x=records.x.numpy(), y=records.y.numpy(), client=names)
+    asked = {"client": "client", "label": "y", "seen": "uploads", "centred": False, "records": False}
+    sizes = {"drop": (), "trials": 200, "seeds": 1, "trust": ()}
+    given = str(tmp_path / "c.npz")
+    plan = request_recording(given, recording=tmp_path / "run", model="MLP", **asked, **sizes)
+    (cell,) = plan["cell"]
+    assert cell["model"] == {"name": "MLP", "hidden": [16]} | ({"activation": "tanh"} if net == "tanh" else {})
+    assert ("tanh, under which what was recorded fits" in cell["note"]) == (net == "tanh")
+
+
+@pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2)])
+def test_clients_that_are_called_by_each_others_names_are_refused(honest, order):
+    """Each would be looked for in another's uploads, and little would be found."""
+    names = [f"site-{i}" for i in order]
+    other = replace(Loop().candidates(), values={"client": (*names, "nobody")})
+    with pytest.raises(DataError, match="those of 'site-1' those of 'site-0'"):
+        audit(honest[0], Loop(), other)
+
+
+def test_uploads_that_tell_nothing_of_members_are_no_exchanged_names(tmp_path):
+    """In none of a hundred federations of noise."""
+    from leakscope.audits.membership.judged import Roster, WatchedFederation
+    from leakscope.audits.membership.names import refuse_exchanged
+
+    records, model = Loop().candidates(), NETS["plain"]()
+    sites = [records.take(torch.arange(i * SIZE, (i + 1) * SIZE)) for i in range(SITES)]
+    nobody = records.take(torch.arange(SITES * SIZE, len(records)))
+    for seed in range(100):
+        rng, recorder = seeded(seed), Recorder(tmp_path / str(seed), model, model_name="net")
+        recorder.global_model(0, model)
+        for i in range(SITES):
+            noise = {n: p + 0.1 * torch.randn(p.shape, generator=rng) for n, p in model.named_parameters()}
+            recorder.update(0, f"site-{i}", noise, samples=SIZE)
+        watched = WatchedFederation(Recording(tmp_path / str(seed)), model, tuple(f"site-{i}" for i in range(SITES)))
+        refuse_exchanged(watched, Roster(tuple(sites), nobody, nobody, nobody))
 
 
 def test_candidates_of_clients_who_are_not_looked_at_are_no_non_members(honest):

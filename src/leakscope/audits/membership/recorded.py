@@ -40,6 +40,7 @@ from leakscope.audits.membership.judged import (
     show,
 )
 from leakscope.audits.membership.limits import describe_limits
+from leakscope.audits.membership.names import refuse_exchanged
 from leakscope.audits.world import build_model, describe, describe_model
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError, require
@@ -220,9 +221,26 @@ class RecordingAudit:
         recording = checked.recording.choose(array=self.array)
         settle_model(model, recording)
         who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
+        watched = WatchedFederation(recording, model, clients, (), self.seen, self.centred)
         if world.facts is None:
             check_members(model, recording, who)
-        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who, checked
+            self._check_names(world, watched, who)
+        return watched, who, checked
+
+    def _check_names(self, world: World, watched: WatchedFederation, who: Roster) -> None:
+        """Refuse names that are exchanged; asked once for all cells of a seed, of the parameters."""
+        asked = ("names", *self._asks, world.seed)
+        known = {} if world.splits is None else world.splits
+        if self.array or asked in known or self._loss_is_other(watched.recording, world.records.task):
+            return
+        refuse_exchanged(watched, who)
+        known[asked] = True
+
+    @property
+    def _asks(self) -> tuple[object, ...]:
+        """What decides what is looked at of the recording as it is."""
+        choice = (self.seen, self.centred, self.clients, self.rounds, self.rename, self.differences)
+        return (self.recording, digest_index(Path(self.recording)), *choice)
 
     def _look_through(self, world: World, model: nn.Module) -> Checked:
         """What the whole recording shows of itself: read once for all cells and seeds that ask the same."""
@@ -236,8 +254,7 @@ class RecordingAudit:
             raise DataError(f"{self.recording!r} has no round yet; wait for the federation.")
         fit_model(chosen, model, world.records)
         known = {} if world.splits is None else world.splits
-        asked = (self.seen, self.centred, self.clients, self.rounds, self.rename, self.differences)
-        key = ("recording", self.recording, digest_index(Path(self.recording)), *asked)
+        key = ("recording", *self._asks)
         if key not in known:
             known[key] = self.believe(chosen)
         checked: Checked = known[key]
@@ -252,7 +269,7 @@ class RecordingAudit:
         """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
         loss, prepared = recording.declared("loss"), recording.declared("preprocessing")
         needing = [type(one).__name__ for one in self.attacks if not getattr(one, "loss_free", False)]
-        if needing and loss not in (None, *task.losses):
+        if needing and self._loss_is_other(recording, task):
             raise DataError(
                 f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
                 f"{task.losses[0]} ({', '.join(needing)}); record with that loss, play one that needs none "
@@ -263,6 +280,9 @@ class RecordingAudit:
                 f"{self.recording!r} declares the preprocessing {prepared!r}, and the candidates are said to "
                 f"have {self.preprocessing!r}; prepare them alike and say so (--preprocessing)."
             )
+
+    def _loss_is_other(self, recording: Recording, task: Task) -> bool:
+        return recording.declared("loss") not in (None, *task.losses)
 
     def roster(
         self, recording: Recording, data: Dataset, rng: torch.Generator

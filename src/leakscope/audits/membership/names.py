@@ -1,0 +1,68 @@
+"""Whether clients are called alike in candidates and recording, by what their uploads say."""
+
+from __future__ import annotations
+
+import torch
+from scipy.stats import ttest_1samp
+from torch import Tensor
+
+from leakscope.attacks.whitened import Whitened
+from leakscope.audits.membership.judged import Roster, WatchedFederation, show
+from leakscope.core.dataset import joined
+from leakscope.core.errors import ArgumentError, DataError
+from leakscope.training.recording import RecordedChannel
+
+CLIENTS, ROUNDS, MEMBERS, KNOWN = 16, 3, 50, 600  # that are looked at, at most
+DOUBT = 1e-3  # the chance that names which are right are said to be wrong
+LITTLE = 0.25  # of what members score against another client's uploads: against their own it is never so little
+
+
+def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
+    """Refuse clients whose members score clearly higher against another client's uploads, and next to nothing
+    against their own: each would be looked for where it is not."""
+    if watched.seen != "uploads" or not (chosen := _choose(watched)):
+        return
+    rounds, names = chosen
+    places = [watched.clients.index(name) for name in names]
+    members = [who.members[c].take(torch.arange(min(MEMBERS, len(who.members[c])))) for c in places]
+    few = Roster(
+        tuple(members), who.known.take(torch.arange(min(KNOWN, len(who.known)))), who.held, who.others
+    )
+    try:
+        scores = _score(watched, few, rounds, names)
+    except ArgumentError:  # a net that cannot be whitened
+        return
+    level = DOUBT / (len(names) * (len(names) - 1))
+    sizes = [len(part) for part in members]
+    pairs = []
+    for c, own in enumerate(scores.split(sizes, 1)):
+        d = int(own.mean(1).argmax())
+        if own.mean(1)[c] < LITTLE * own.mean(1)[d] and sizes[c] > 2:
+            p = ttest_1samp((own[d] - own[c]).numpy(), 0.0, alternative="greater").pvalue
+            pairs += [f"those of {names[c]!r} those of {names[d]!r}"] if p < level else []
+    if pairs:
+        raise DataError(
+            f"candidates fit the uploads of another client than they are said to be of: {', '.join(pairs)}. "
+            f"Clients are called otherwise in the candidates than in the recording; name them alike."
+        )
+
+
+def _choose(watched: WatchedFederation) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
+    """Rounds, and clients who are in all of them; None where there are not two."""
+    recording = watched.recording
+    there = {r: [name for name in watched.clients if name in recording.clients_in(r)] for r in recording.rounds}
+    first = max(there, key=lambda r: len(there[r]))
+    names = there[first][:CLIENTS]
+    rounds = [r for r in there if set(names) <= set(there[r])][:ROUNDS]
+    return (tuple(rounds), tuple(names)) if len(names) > 1 else None
+
+
+def _score(
+    watched: WatchedFederation, who: Roster, rounds: tuple[int, ...], names: tuple[str, ...]
+) -> Tensor:
+    """(clients, n): all members against each client's uploads, less those of the others."""
+    attack, known, members = Whitened(by_class=True), (who.known.x, who.known.y), joined(who.members)
+    attack.check(watched.model, known[0][:4], known[1][:4])
+    channel = RecordedChannel(watched.recording, watched.model, names, rounds)
+    found = attack.score_rounds(watched.model, show(channel, members), known)
+    return torch.stack([scores.less_others()[0] for scores in found]).mean(0)
