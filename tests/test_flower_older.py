@@ -40,7 +40,9 @@ class Proxy(ClientProxy):
 
     def fit(self, ins, timeout, group_id):
         r, names = ins.config["r"], list(net().state_dict())
-        received = dict(zip(names, map(torch.from_numpy, parameters_to_ndarrays(ins.parameters)), strict=True))
+        received = dict(
+            zip(names, map(torch.from_numpy, parameters_to_ndarrays(ins.parameters)), strict=True)
+        )
         arrays = [tensor.numpy() for tensor in trained(received, int(self.cid), r).values()]
         said = {"site": f"site-{self.cid}"}
         return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), 10 * int(self.cid), said)

@@ -17,7 +17,7 @@ from torch import nn
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
 from leakscope.audits.membership.request import request_recording
-from leakscope.audits.membership.seeds import watches
+from leakscope.audits.membership.seeds import list_unlike, watches
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.results.cell import Cell
@@ -54,14 +54,20 @@ class Loop:
     rounds: int = 4
     frozen: tuple[str, ...] = ()
     labels: tuple[int, ...] = (0, 1)
+    shift: float = 0.0  # by which records of one origin differ from those of the next
 
     def candidates(self) -> Dataset:
         """Records whose labels are coin flips, so that a model can only know those it has seen."""
         n, rng = SITES * SIZE + 500, seeded(100, "data")
         x, y = torch.randn(n, INPUTS, generator=rng), torch.randint(2, (n,), generator=rng)
         whose = torch.arange(n).div(SIZE, rounding_mode="floor").clamp(max=SITES)
+        origin = torch.where(whose < SITES, whose, torch.arange(n) % SITES)
         names = (*(f"site-{i}" for i in range(SITES)), "nobody")
-        return Dataset(x, y, {"client": whose}, name="candidates", values={"client": names})
+        x[:, :5] += self.shift * origin[:, None]
+        private = {"client": whose, "origin": origin}
+        return Dataset(
+            x, y, private, name="candidates", values={"client": names, "origin": ("north", "south", "west")}
+        )
 
     def train(self, record) -> None:
         """``record(r, sent, trained)``: states by client."""
@@ -215,7 +221,9 @@ def test_the_activation_that_shapes_do_not_say_is_the_one_that_fits(tmp_path, ne
     given = str(tmp_path / "c.npz")
     plan = request_recording(given, recording=tmp_path / "run", model="MLP", **asked, **sizes)
     (cell,) = plan["cell"]
-    assert cell["model"] == {"name": "MLP", "hidden": [16]} | ({"activation": "tanh"} if net == "tanh" else {})
+    assert cell["model"] == {"name": "MLP", "hidden": [16]} | (
+        {"activation": "tanh"} if net == "tanh" else {}
+    )
     assert ("tanh, under which what was recorded fits" in cell["note"]) == (net == "tanh")
 
 
@@ -242,8 +250,26 @@ def test_uploads_that_tell_nothing_of_members_are_no_exchanged_names(tmp_path):
         for i in range(SITES):
             noise = {n: p + 0.1 * torch.randn(p.shape, generator=rng) for n, p in model.named_parameters()}
             recorder.update(0, f"site-{i}", noise, samples=SIZE)
-        watched = WatchedFederation(Recording(tmp_path / str(seed)), model, tuple(f"site-{i}" for i in range(SITES)))
+        watched = WatchedFederation(
+            Recording(tmp_path / str(seed)), model, tuple(f"site-{i}" for i in range(SITES))
+        )
         refuse_exchanged(watched, Roster(tuple(sites), nobody, nobody, nobody))
+
+
+def test_members_are_told_from_others_of_the_same_site_where_the_column_is_named(tmp_path):
+    """Against records of all sites there would be no number, since members differ from them anyway."""
+    loop = Loop(shift=1.0)
+    keep(tmp_path / "run", loop)
+    mixed, apart = (audit(tmp_path / "run", loop, site=site) for site in (None, "origin"))
+    assert len(list_unlike([mixed])) > 1
+    assert list_unlike([apart]) == ()
+    assert area(apart) > 0.8
+    assert apart.judged == 51  # of the 166 or 167 of each site, three tenths
+    assert apart.known + apart.held <= 500
+    few = loop.candidates()
+    few = few.take(((few.private["client"] < SITES) | (few.private["origin"] != 1)).nonzero()[:, 0])
+    with pytest.raises(DataError, match="0 candidates of nobody are of origin='south', where members are"):
+        audit(tmp_path / "run", loop, few, site="origin")
 
 
 def test_candidates_of_clients_who_are_not_looked_at_are_no_non_members(honest):
@@ -251,6 +277,22 @@ def test_candidates_of_clients_who_are_not_looked_at_are_no_non_members(honest):
     assert found.watched == ("site-1",)
     assert found.known + found.held + found.others == 500
     assert any("about whom nothing is said: site-0, site-2" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, True), (1, True), (2, False)])
+def test_losses_are_compared_under_the_model_that_a_federation_began_with(tmp_path, first, told):
+    """Flower counts rounds from 1; a later model has seen members. Which rounds are looked at is no matter."""
+    recorder = Recorder(tmp_path / "run", NETS["plain"](), model_name="net")
+
+    def record(r, sent, trained):
+        recorder.global_model(first + r, sent)
+        for client, state in trained.items():
+            recorder.update(first + r, client, state, samples=SIZE)
+
+    Loop(rounds=2).train(record)
+    for rounds in ((), (first + 1,)):
+        found = audit(tmp_path / "run", Loop(), rounds=rounds)
+        assert [check.loss is not None for check in found.alike] == [told] * SITES
 
 
 # What is missing

@@ -21,8 +21,9 @@ def record_older(strategy: object, book: Book, client: str | None) -> Strategy:
     """The same strategy, which also writes every training round."""
     if not isinstance(strategy, Strategy):
         raise ArgumentError(
-            f"recording_strategy.strategy must be one of flwr.serverapp.strategy or flwr.server.strategy, got "
-            f"{type(strategy).__module__}.{type(strategy).__name__}; call leakscope.Recorder in your own loop."
+            f"recording_strategy.strategy must be one of flwr.serverapp.strategy or flwr.server.strategy, "
+            f"got {type(strategy).__module__}.{type(strategy).__name__}; call leakscope.Recorder in your own "
+            f"loop."
         )
     return _RecordedOlder(strategy, book, client)
 

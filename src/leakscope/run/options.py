@@ -50,7 +50,7 @@ def training(rate: float, mode: str) -> Table:
 TRAINED = (  # options about a model that is trained for its audit
     "--user", "--keep", "--as", "--bins", "--train", "--public", "--known", "--rehearsals",
     "--defense", "--attack", "--weights", "--mode", "--raw", "--dp", "--clip",
-    "--noise", "--site",
+    "--noise",
 )  # fmt: skip
 RECORDED = (  # options about a recording
     "--client", "--centred", "--records", "--preprocessing", "--clients", "--rename", "--differences",
@@ -70,7 +70,8 @@ Site = Annotated[
     str | None,
     column(
         "The column that names the site, such as a hospital: every site is a client of a federation, and the "
-        "audit says what the server learns of each site and of its people."
+        "audit says what the server learns of each site and of its people. With --recording it says of every "
+        "candidate from where it is, and members are told from others of the same site."
     ),
 ]
 User = Annotated[

@@ -14,7 +14,7 @@ from leakscope.training.recording import RecordedChannel
 
 CLIENTS, ROUNDS, MEMBERS, KNOWN = 16, 3, 50, 600  # that are looked at, at most
 DOUBT = 1e-3  # the chance that names which are right are said to be wrong
-LITTLE = 0.25  # of what members score against another client's uploads: against their own it is never so little
+LITTLE = 0.25  # of a score against another's uploads: members' score against their own is never so low
 
 
 def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
@@ -50,7 +50,8 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
 def _choose(watched: WatchedFederation) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
     """Rounds, and clients who are in all of them; None where there are not two."""
     recording = watched.recording
-    there = {r: [name for name in watched.clients if name in recording.clients_in(r)] for r in recording.rounds}
+    every = {r: {*recording.clients_in(r)} for r in recording.rounds}
+    there = {r: [name for name in watched.clients if name in uploaded] for r, uploaded in every.items()}
     first = max(there, key=lambda r: len(there[r]))
     names = there[first][:CLIENTS]
     rounds = [r for r in there if set(names) <= set(there[r])][:ROUNDS]

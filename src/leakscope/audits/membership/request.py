@@ -61,6 +61,7 @@ def request_recording(
     differences: bool = False,
     private: Sequence[str] = (),
     secret: str | None = None,
+    site: str | None = None,
 ) -> Table:
     """The plan of the audit of one recording, after a rehearsal of all that can go wrong with it."""
     held = Recording(recording)
@@ -97,6 +98,8 @@ def request_recording(
         game["preprocessing"] = preprocessing
     if records:
         game["records"] = True
+    if site is not None:
+        game["site"] = site
     cell: Table = {"id": "membership", "game": game, "data": table, "model": chosen, "trials": trials}
     if notes or left_out:
         cell["note"] = " ".join([*notes, *left_out])

@@ -26,7 +26,7 @@ from leakscope.results.scores import MEASURES, Scores, Worth, average_scores, av
 
 UNLIKE = (  # why there is no number
     "members and non-members differ in more than who was trained on, and an attack would tell that; take "
-    "non-members from the same site"
+    "non-members from the same site, and name the column of sites (--site)"
 )
 FEWEST = 100  # non-members, of whom 1% is one
 AGREES = 0.1  # cosine of updates and steps; noise that the server adds can lower it too

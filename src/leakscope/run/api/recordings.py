@@ -31,6 +31,7 @@ def audit_recording(
     ask: options.Ask = (),
     person: options.Person = None,
     canary: options.Canary = None,
+    site: options.Site = None,
     promised: options.Promised = None,
     delta: float = 1e-5,
     secret: str | None = None,
@@ -80,8 +81,9 @@ def audit_recording(
         clients=clients,
         rename=rename,
         differences=differences,
-        private=[name for name in dict.fromkeys((person, canary)) if name not in (None, client)],
+        private=[name for name in dict.fromkeys((person, canary, site)) if name not in (None, client)],
         secret=secret,
+        site=site,
     )
     members = document["cell"][0]
     try:
