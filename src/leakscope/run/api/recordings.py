@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,15 +64,15 @@ def audit_recording(
     from leakscope.run.running import run_document
 
     workers = engines.chosen(engine, address=address)
-    document = request_recording(
+    if "sums" in ask and seen != "uploads":
+        raise ArgumentError(f"--ask sums is a second audit beside that of uploads, got --seen {seen}.")
+    request = partial(
+        request_recording,
         str(candidates),
         recording=Path(recording),
         client=client,
         label=label,
         model=model,
-        seen=seen,
-        centred=centred,
-        records=scores,
         drop=drop,
         trials=trials,
         seeds=seeds,
@@ -85,15 +86,19 @@ def audit_recording(
         secret=secret,
         site=site,
     )
+    document = request(seen=seen, centred=centred, records=scores)
     members = document["cell"][0]
     try:
         document["cell"].append(ask_recorded(members, shown=False, quick=True, trust=trust))
     except (ArgumentError, DataError) as error:
         note = f"Which records can be read out of the uploads was not asked: {error}"
         members["note"] = " ".join(filter(None, [members.get("note", ""), note]))
+    if "sums" in ask:
+        sums = request(seen="sum", centred=False, records=False)["cell"]
+        document["cell"] += [cell | {"id": f"{cell['id']} in sums"} for cell in sums]
     document["cell"] += ask_recording(
         members,
-        ask=ask,
+        ask=[question for question in ask if question != "sums"],
         person=person,
         canary=canary,
         promised=promised,
