@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,13 +40,15 @@ except ImportError as error:
 
 __all__ = ["defense_mod", "recording_strategy"]
 
+FAILURES = (LeakscopeError, OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError)
 LOG = logging.getLogger("leakscope")
 SAMPLES = "num-examples"  # Flower's own key for the number of records a client trained on
+S = TypeVar("S")  # a strategy, of Flower's message API or an older one
 UPLOADS = "leakscope.uploads"  # where a client's state counts what it has sent
 
 
 def recording_strategy(
-    strategy: Strategy,
+    strategy: S,
     folder: str | Path,
     *,
     model: nn.Module | None = None,
@@ -55,7 +57,7 @@ def recording_strategy(
     local_steps: int | None = None,
     client: str | None = None,
     loss: str | None = None,
-) -> Strategy:
+) -> S:
     """The same strategy, which also writes every training round to ``folder``: the model that was
     sent out, each reply as it came in, before the strategy can change it, and the final model as the
     round after the last.
@@ -75,8 +77,8 @@ def recording_strategy(
     if not isinstance(strategy, Strategy):
         from leakscope.integrations.flower_older import record_older
 
-        return record_older(strategy, Book(Path(folder), model, options), client)
-    return _Recorded(strategy, Book(Path(folder), model, options), client)
+        return cast(S, record_older(strategy, Book(Path(folder), model, options), client))
+    return cast(S, _Recorded(strategy, Book(Path(folder), model, options), client))
 
 
 @dataclass
@@ -193,7 +195,7 @@ def logged(what: str) -> Iterator[None]:
     """Training goes on whatever becomes of the recording."""
     try:
         yield
-    except (LeakscopeError, OSError, ValueError) as error:
+    except FAILURES as error:
         LOG.error("leakscope has not recorded %s: %s", what, error)
 
 

@@ -28,7 +28,7 @@ def record_older(strategy: object, book: Book, client: str | None) -> Strategy:
     return _RecordedOlder(strategy, book, client)
 
 
-class _RecordedOlder(Strategy):  # type: ignore[misc]
+class _RecordedOlder(Strategy):
     """A strategy whose training rounds are written down; whatever it decides stays its own."""
 
     def __init__(self, strategy: Strategy, book: Book, client: str | None) -> None:

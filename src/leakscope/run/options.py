@@ -281,8 +281,8 @@ Ask = Annotated[
     option(
         "With --recording: a question beside who was trained on: which client holds a known member (source), "
         "whether a person took part by several records (person), which client is behind an update without a "
-        "name (provenance), in which range the share of a --secret lies at each client (property), or who was "
-        "trained on by the sums of uploads alone, in a second audit (sums). Can be repeated.",
+        "name (provenance), in which range the share of a --secret lies at each client (property), or who "
+        "was trained on by the sums of uploads alone, in a second audit (sums). Can be repeated.",
         click_type=click.Choice(("source", "person", "provenance", "property", "sums")),
     ),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -29,21 +29,34 @@ def deal_nobody(
     Where the private column ``site`` says from where a record is, each client's non-members are those of its
     members' sites."""
     if site is None:
-        parts = _cut(rest, known, held, "candidates belong to no client of the recording", rng)
-        return Roster(tuple(members), *(data.take(rows) for rows in parts))
+        own, thresholds, judged = _cut(
+            rest, known, held, "candidates belong to no client of the recording", rng
+        )
+        return Roster(tuple(members), data.take(own), data.take(thresholds), data.take(judged))
     codes, called = data.secret(site), data.value_names(site)
     asked = [part.secret(site).unique().tolist() for part in members]
     words = "candidates of nobody are of {}={!r}, where members are from"
     cut = {
         code: _cut(rest[codes[rest] == code], known, held, words.format(site, called[code]), rng)
-        for code in sorted({code for own in asked for code in own})
+        for code in sorted({code for here in asked for code in here})
     }
-    apart = [tuple(data.take(torch.cat([cut[code][use] for code in own])) for use in (1, 2)) for own in asked]
-    every = [data.take(torch.cat([parts[use] for parts in cut.values()])) for use in range(3)]
-    return Roster(tuple(members), *every, apart=tuple((a, b) for a, b in apart), names=tuple(names))
+
+    def gather(some: Collection[int], use: int) -> Dataset:
+        return data.take(torch.cat([cut[code][use] for code in some]))
+
+    return Roster(
+        tuple(members),
+        gather(cut, 0),
+        gather(cut, 1),
+        gather(cut, 2),
+        apart=tuple((gather(here, 1), gather(here, 2)) for here in asked),
+        names=tuple(names),
+    )
 
 
-def _cut(rest: Tensor, known: float, held: float, what: str, rng: torch.Generator) -> tuple[Tensor, ...]:
+def _cut(
+    rest: Tensor, known: float, held: float, what: str, rng: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
     rest = rest[torch.randperm(len(rest), generator=rng)]
     cuts = (int(known * len(rest)), int(held * len(rest)))
     if min(cuts) < 4 or len(rest) - sum(cuts) < 2:
@@ -51,4 +64,5 @@ def _cut(rest: Tensor, known: float, held: float, what: str, rng: torch.Generato
             f"{len(rest)} {what}, and an audit needs at least {FEWEST} of them; add records that nobody "
             f"trained on."
         )
-    return rest.split((*cuts, len(rest) - sum(cuts)))
+    own, thresholds, judged = rest.tensor_split([cuts[0], sum(cuts)])
+    return own, thresholds, judged

@@ -158,7 +158,8 @@ def _table(
         return {"name": "npz", **file, "y": label, "secrets": [*dict.fromkeys([client, *private, *own])]}
     if len(private) > 1:
         raise ArgumentError(
-            f"a table can have one column of people, canaries or sites beside --client, got {', '.join(private)}; "
+            f"a table can have one column of people, canaries or sites beside --client, got "
+            f"{', '.join(private)}; "
             f"give arrays (.npz), or ask one after the other."
         )
     table = {"name": "csv", **file, "label": label, "secrets": own, "user": client, "keep": ["*"]}
