@@ -19,7 +19,8 @@ LITTLE = 0.25  # of a score against another's uploads: members' score against th
 
 def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
     """Refuse clients whose members score clearly higher against another client's uploads, and next to nothing
-    against their own: each would be looked for where it is not."""
+    against their own, where the same is true of that other client: each would be looked for where it is not.
+    One whose uploads hide its members, beside another with records like them, is none."""
     if watched.seen != "uploads" or not (chosen := _choose(watched)):
         return
     rounds, names = chosen
@@ -34,12 +35,13 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
         return
     level = DOUBT / (len(names) * (len(names) - 1))
     sizes = [len(part) for part in members]
-    pairs = []
+    fits: dict[int, int] = {}
     for c, own in enumerate(scores.split(sizes, 1)):
         d = int(own.mean(1).argmax())
         if own.mean(1)[c] < LITTLE * own.mean(1)[d] and sizes[c] > 2:
             p = ttest_1samp((own[d] - own[c]).numpy(), 0.0, alternative="greater").pvalue
-            pairs += [f"those of {names[c]!r} those of {names[d]!r}"] if p < level else []
+            fits |= {c: d} if p < level else {}
+    pairs = [f"those of {names[c]!r} those of {names[d]!r}" for c, d in fits.items() if d in fits]
     if pairs:
         raise DataError(
             f"candidates fit the uploads of another client than they are said to be of: {', '.join(pairs)}. "
