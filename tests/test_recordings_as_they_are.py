@@ -236,6 +236,20 @@ def test_clients_that_are_called_by_each_others_names_are_refused(honest, order)
         audit(honest[0], Loop(), other)
 
 
+def test_clients_that_are_called_otherwise_in_every_round_are_refused(tmp_path):
+    """In the first round all are called as they should be, and in the mean nobody fits another."""
+    recorder = Recorder(tmp_path / "run", NETS["plain"](), model_name="net")
+
+    def record(r, sent, trained):
+        recorder.global_model(r, sent)
+        for i, state in enumerate(trained.values()):
+            recorder.update(r, f"site-{(i + r) % SITES}", state, samples=SIZE)
+
+    Loop().train(record)
+    with pytest.raises(DataError, match="in round 1: those of 'site-0' those of 'site-1'"):
+        audit(tmp_path / "run", Loop())
+
+
 def test_members_who_show_in_anothers_uploads_only_are_no_exchanged_names(tmp_path):
     """The other client's own members show there too."""
     kept, rng = {}, seeded(100)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from scipy.stats import ttest_1samp
 from torch import Tensor
@@ -11,6 +13,7 @@ from leakscope.audits.membership.judged import Roster, WatchedFederation, show
 from leakscope.core.dataset import joined
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.training.recording import RecordedChannel
+from leakscope.training.recording.index import listed
 
 CLIENTS, ROUNDS, MEMBERS, KNOWN = 16, 3, 50, 600  # that are looked at, at most
 DOUBT = 1e-3  # the chance that names which are right are said to be wrong
@@ -33,20 +36,31 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
         scores = _score(watched, few, rounds, names)
     except ArgumentError:  # a net that cannot be whitened
         return
-    level = DOUBT / (len(names) * (len(names) - 1))
-    sizes = [len(part) for part in members]
+    sizes, looks = [len(part) for part in members], [((r,), z) for r, z in zip(rounds, scores, strict=True)]
+    looks = [(rounds, torch.stack(scores).mean(0)), *(looks if len(looks) > 1 else ())]
+    level = DOUBT / (len(looks) * len(names) * (len(names) - 1))
+    for when, z in looks:
+        fits = _fit_others(z.split(sizes, 1), level)
+        pairs = [f"those of {names[c]!r} those of {names[d]!r}" for c, d in fits.items() if d in fits]
+        if pairs:
+            raise DataError(
+                f"candidates fit the uploads of another client than they are said to be of, in round "
+                f"{listed(when)}: {', '.join(pairs)}. Clients are called otherwise in the candidates than in "
+                f"the recording, or otherwise in every round; name them alike."
+            )
+
+
+def _fit_others(scores: Sequence[Tensor], level: float) -> dict[int, int]:
+    """Of clients whose members' scores, (clients, members) each, are clearly higher against another client's
+    uploads, and next to nothing against their own, that other client."""
     fits: dict[int, int] = {}
-    for c, own in enumerate(scores.split(sizes, 1)):
-        d = int(own.mean(1).argmax())
-        if own.mean(1)[c] < LITTLE * own.mean(1)[d] and sizes[c] > 2:
+    for c, own in enumerate(scores):
+        mean = own.mean(1)
+        d = int(mean.argmax())
+        if mean[c] < LITTLE * mean[d] and own.shape[1] > 2:
             p = ttest_1samp((own[d] - own[c]).numpy(), 0.0, alternative="greater").pvalue
             fits |= {c: d} if p < level else {}
-    pairs = [f"those of {names[c]!r} those of {names[d]!r}" for c, d in fits.items() if d in fits]
-    if pairs:
-        raise DataError(
-            f"candidates fit the uploads of another client than they are said to be of: {', '.join(pairs)}. "
-            f"Clients are called otherwise in the candidates than in the recording; name them alike."
-        )
+    return fits
 
 
 def _choose(watched: WatchedFederation) -> tuple[tuple[int, ...], tuple[str, ...]] | None:
@@ -62,10 +76,10 @@ def _choose(watched: WatchedFederation) -> tuple[tuple[int, ...], tuple[str, ...
 
 def _score(
     watched: WatchedFederation, who: Roster, rounds: tuple[int, ...], names: tuple[str, ...]
-) -> Tensor:
-    """(clients, n): all members against each client's uploads, less those of the others."""
+) -> list[Tensor]:
+    """(clients, n) a round: all members against each client's uploads, less those of the others."""
     attack, known, members = Whitened(by_class=True), (who.known.x, who.known.y), joined(who.members)
     attack.check(watched.model, known[0][:4], known[1][:4])
     channel = RecordedChannel(watched.recording, watched.model, names, rounds)
     found = attack.score_rounds(watched.model, show(channel, members), known)
-    return torch.stack([scores.less_others()[0] for scores in found]).mean(0)
+    return [scores.less_others()[0] for scores in found]
