@@ -36,8 +36,8 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
         scores = _score(watched, few, rounds, names)
     except ArgumentError:  # a net that cannot be whitened
         return
-    sizes, looks = [len(part) for part in members], [((r,), z) for r, z in zip(rounds, scores, strict=True)]
-    looks = [(rounds, torch.stack(scores).mean(0)), *(looks if len(looks) > 1 else ())]
+    sizes, looks = [len(part) for part in members], [(rounds, torch.stack(scores).mean(0))]
+    looks += [((r,), z) for r, z in zip(rounds, scores, strict=True) if len(rounds) > 1]
     level = DOUBT / (len(looks) * len(names) * (len(names) - 1))
     for when, z in looks:
         fits = _fit_others(z.split(sizes, 1), level)
