@@ -280,6 +280,10 @@ def test_different_models_in_one_round_are_not_recorded_and_training_goes_on(tmp
             "'more' is .2. in what was given",
         ),
         (lambda content: content.pop("arrays"), "must hold one array record.* it holds none"),
+        (
+            lambda content: content["arrays"].update(more=Array(np.array(["words"]))),
+            "can't convert np.ndarray of type numpy.str_",
+        ),
     ],
 )
 def test_a_reply_that_cannot_be_recorded_is_logged_and_training_goes_on(change, words, tmp_path, caplog):
@@ -339,11 +343,9 @@ def test_array_records_beside_the_parameters_are_recorded(tmp_path):
     assert same(found.further(1, "2", "control"), {k: 0.5 * v for k, v in found.uploaded(1, "2").items()})
 
 
-def test_an_older_strategy_is_refused_with_the_way_out(tmp_path):
-    from flwr.server.strategy import FedAvg
-
-    words = "must be one of flwr.serverapp.strategy, got flwr.server.strategy.fedavg.FedAvg; .* aggregate_fit"
-    refuses(ArgumentError, words, recording_strategy, FedAvg(), tmp_path)
+def test_what_is_no_strategy_is_refused_with_the_way_out(tmp_path):
+    words = "must be one of flwr.serverapp.strategy or flwr.server.strategy, got .*object; call"
+    refuses(ArgumentError, words, recording_strategy, object(), tmp_path)
 
 
 def test_a_pickled_array_is_never_opened(tmp_path, caplog):
@@ -741,16 +743,19 @@ def test_what_flower_recorded_is_audited_as_the_readme_says(recorded, leakscope,
         command.replace("MLP", "digits_app.task.normed_net --trust digits_app.task")
     )
     assert name == "leakscope"
-    for seen in ("uploads", "sum", "broadcast"):  # one command each: who was trained on, and by whom
+    np.savez(tmp_path / "candidates.npz", **arrays, odd=arrays["y"] % 2)
+    every = ("--ask", "source", "--ask", "sums", "--ask", "property", "--secret", "odd")  # one command, all
+    for seen, asks in (("uploads", every), ("sum", ("--ask", "source")), ("broadcast", ())):
         folder = tmp_path / seen
         words = [str(folder) if word == str(tmp_path / "audit") else word for word in arguments]
-        asks = () if seen == "broadcast" else ("--ask", "source")
         shown = leakscope(*words, "--jobs", "1", "--seen", seen, *asks)
         assert shown.code == 0, shown.err
         assert "Who was trained on" in (folder / "report.html").read_text(encoding="utf-8")
-        found = {result.kind: result.found for result in store.results(folder)}
+        audits = {(one.cell.id, one.found.seen): one.found for one in store.results(folder) if one.found}
+        sums = {"membership in sums"} if seen == "uploads" else set()
+        assert {audit for audit, how in audits if how == "sum" != seen} == sums
+        found = {audit: one for (audit, how), one in audits.items() if how == seen}
         members = found["membership"]
-        assert {one.seen for one in found.values()} == {seen}
         assert set(members.watched) == {name for name, rows in sites.items() if rows}
         assert ("FedAvg" in members.server) == (seen != "broadcast")
         if seen == "sum":  # two of three in two rounds: somebody is in both
@@ -758,6 +763,7 @@ def test_what_flower_recorded_is_audited_as_the_readme_says(recorded, leakscope,
             assert "somebody took part in every round" in why
             assert not found["questions"].answers
         if seen == "uploads":
-            assert [answer.question for answer in found["questions"].answers] == ["source"]
+            answers = [answer.question for answer in found["questions"].answers]
+            assert (answers, len(found["questions"].unasked)) == (["source", "property"], 0)
             strong = next(one for one in members.attacks if one.name.startswith("Whitened"))
             assert strong.scores.auroc.low > 0.5  # sixteen records a round: each one shows

@@ -107,7 +107,9 @@ def test_what_cannot_be_recorded_is_logged_and_passes_as_it_is(tmp_path, caplog)
         (DataKind.METRICS, {"loss": 1.0}, 0, "METRICS; weights and their differences"),
         (DataKind.WEIGHTS, {"w": np.ones(2)}, None, "says of no round"),
         (DataKind.WEIGHTS, {"w": np.ones(2, dtype=np.int64)}, 0, "floating point"),
+        (DataKind.WEIGHTS, {"w": np.array(["words"])}, 0, "leakscope has not recorded this"),
     ):
+        caplog.clear()
         shareable = DXO(kind, data=data).to_shareable()
         if r is not None:
             shareable.set_header(AppConstants.CURRENT_ROUND, r)

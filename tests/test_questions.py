@@ -450,9 +450,17 @@ def test_one_command_asks_about_members_sources_people_and_epsilon(tmp_path, mon
         page = render([result], plan="", title="x")
         assert "Epsilon of one record" in page
     call = partial(ls.audit_recording, tmp_path / "run", table, **given)
-    refuses(ArgumentError, "one column of people or canaries", call, person="person")
+    refuses(ArgumentError, "one column of people, canaries or sites", call, person="person")
     (alone,) = ls.audit_recording(tmp_path / "run", arrays, client="client", label="y", model="MLP")["cell"]
     assert alone["id"] == "membership"  # what is not asked for costs nothing
+    asked = {"client": "client", "label": "y", "model": "MLP", "ask": ("source", "sums")}
+    *members, _ = ls.audit_recording(tmp_path / "run", arrays, **asked)["cell"]
+    assert [(cell["id"], cell["game"]["seen"]) for cell in members] == [
+        ("membership", "uploads"),
+        ("membership in sums", "sum"),
+    ]
+    second = partial(ls.audit_recording, tmp_path / "run", arrays, **asked)
+    refuses(ArgumentError, "--ask sums is a second audit", second, seen="sum")
 
 
 def test_what_lacks_its_column_is_refused_before_anything_is_run(tmp_path):

@@ -112,6 +112,64 @@ def test_differences_in_place_of_parameters_are_refused(tmp_path, sign):
         check_recording(recording).raise_faults("run")
 
 
+def record_again(recording, folder, *, sent=lambda r: r, came=lambda r: r, upload=None):
+    """The recording written anew, with the models and uploads of other rounds."""
+    recorder = Recorder(folder, builders.net(), model_name="net")
+    for r in recording.rounds:
+        recorder.global_model(r, recording.global_model(sent(r)))
+        for client in recording.clients_in(r):
+            own = recording.uploaded(came(r), client)
+            own = upload(r, client, recording.global_model(r), own) if upload else own
+            recorder.update(r, client, own, samples=CLIENTS[client])
+    return Recording(folder)
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_one_clients_differences_among_parameters_are_refused(tmp_path, steps):
+    """Whether or not there is a step that shows it."""
+    honest = record(tmp_path / "honest", lambda update: update, rounds=4 if steps else 1)
+    honest = honest if steps else honest.choose([0])
+    mixed = record_again(
+        honest, tmp_path / "run", upload=lambda r, c, sent, own: add(own, sent, -1) if c == "bob" else own
+    )
+    assert check_recording(honest).faults == ()
+    with pytest.raises(DataError, match=r"next to nothing beside the global model: client bob\. They"):
+        check_recording(mixed).raise_faults("run")
+
+
+def test_rounds_of_differences_among_rounds_of_parameters_are_refused(tmp_path):
+    honest = record(tmp_path / "honest", lambda update: update)
+    mixed = record_again(
+        honest, tmp_path / "run", upload=lambda r, c, sent, own: add(own, sent, -1) if r in (1, 3) else own
+    )
+    with pytest.raises(
+        DataError, match=r"these rounds are differences, and those of others parameters: 1, 3"
+    ):
+        check_recording(mixed).raise_faults("run")
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"came": lambda r: 4 - r}, "round 0 to that of round 5, those of round 1 to that of round 4"),
+        ({"sent": lambda r: max(0, r - 1)}, "those of round 0 to that of round 2, those of round 1 to"),
+    ],
+    ids=("permuted", "a round behind"),
+)
+def test_rounds_that_are_out_of_order_are_refused(tmp_path, other, words):
+    honest = record(tmp_path / "honest", lambda update: update)
+    assert check_recording(honest).faults == ()
+    with pytest.raises(DataError, match=f"of another round than the next: .*{words}"):
+        check_recording(record_again(honest, tmp_path / "run", **other)).raise_faults("run")
+
+
+def test_a_global_model_that_never_moves_is_said(tmp_path):
+    honest = record(tmp_path / "honest", lambda update: update)
+    checked = check_recording(record_again(honest, tmp_path / "run", sent=lambda r: 0))
+    assert checked.server == "unknown: the global model is the same after every round"
+    assert any("stayed as it was, after these rounds: 0, 1, 2, 3, 4" in line for line in checked.remarks)
+
+
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("times", [2, 3, 100])
 def test_a_sum_of_parameters_that_passes_for_a_clients_upload_is_refused(tmp_path, times, rate):

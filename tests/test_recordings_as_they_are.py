@@ -16,7 +16,8 @@ from torch import nn
 
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
-from leakscope.audits.membership.seeds import watches
+from leakscope.audits.membership.request import request_recording
+from leakscope.audits.membership.seeds import list_unlike, watches
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.results.cell import Cell
@@ -29,6 +30,7 @@ from leakscope.training.recording.folder import convert_folder
 
 SITES, SIZE, INPUTS = 3, 30, 40
 NETS = {
+    "tanh": lambda: nn.Sequential(nn.Linear(INPUTS, 16), nn.Tanh(), nn.Linear(16, 2)),
     "plain": lambda: nn.Sequential(nn.Linear(INPUTS, 16), nn.ReLU(), nn.Linear(16, 2)),
     "normed": lambda: nn.Sequential(
         nn.Linear(INPUTS, 16), nn.BatchNorm1d(16, momentum=0.5), nn.ReLU(), nn.Linear(16, 2)
@@ -52,14 +54,20 @@ class Loop:
     rounds: int = 4
     frozen: tuple[str, ...] = ()
     labels: tuple[int, ...] = (0, 1)
+    shift: float = 0.0  # by which records of one origin differ from those of the next
 
     def candidates(self) -> Dataset:
         """Records whose labels are coin flips, so that a model can only know those it has seen."""
         n, rng = SITES * SIZE + 500, seeded(100, "data")
         x, y = torch.randn(n, INPUTS, generator=rng), torch.randint(2, (n,), generator=rng)
         whose = torch.arange(n).div(SIZE, rounding_mode="floor").clamp(max=SITES)
+        origin = torch.where(whose < SITES, whose, torch.arange(n) % SITES)
         names = (*(f"site-{i}" for i in range(SITES)), "nobody")
-        return Dataset(x, y, {"client": whose}, name="candidates", values={"client": names})
+        x[:, :5] += self.shift * origin[:, None]
+        private = {"client": whose, "origin": origin}
+        return Dataset(
+            x, y, private, name="candidates", values={"client": names, "origin": ("north", "south", "west")}
+        )
 
     def train(self, record) -> None:
         """``record(r, sent, trained)``: states by client."""
@@ -201,11 +209,121 @@ def test_a_client_under_another_name_is_not_taken_for_nobody(honest):
         audit(honest[0], Loop(), other, seen="sum")
 
 
+@pytest.mark.parametrize("net", ["plain", "tanh"])
+def test_the_activation_that_shapes_do_not_say_is_the_one_that_fits(tmp_path, net):
+    """Under another one, gradients would be others and most members missed."""
+    keep(tmp_path / "run", Loop(net=net))
+    records = Loop().candidates()
+    names = np.array(records.values["client"])[records.private["client"]]
+    np.savez(tmp_path / "c.npz", x=records.x.numpy(), y=records.y.numpy(), client=names)
+    asked = {"client": "client", "label": "y", "seen": "uploads", "centred": False, "records": False}
+    sizes = {"drop": (), "trials": 200, "seeds": 1, "trust": ()}
+    given = str(tmp_path / "c.npz")
+    plan = request_recording(given, recording=tmp_path / "run", model="MLP", **asked, **sizes)
+    (cell,) = plan["cell"]
+    assert cell["model"] == {"name": "MLP", "hidden": [16]} | (
+        {"activation": "tanh"} if net == "tanh" else {}
+    )
+    assert ("tanh, under which what was recorded fits" in cell["note"]) == (net == "tanh")
+
+
+@pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2)])
+def test_clients_that_are_called_by_each_others_names_are_refused(honest, order):
+    """Each would be looked for in another's uploads, and little would be found."""
+    names = [f"site-{i}" for i in order]
+    other = replace(Loop().candidates(), values={"client": (*names, "nobody")})
+    with pytest.raises(DataError, match="those of 'site-1' those of 'site-0'"):
+        audit(honest[0], Loop(), other)
+
+
+def test_clients_that_are_called_otherwise_in_every_round_are_refused(tmp_path):
+    """In the first round all are called as they should be, and in the mean nobody fits another."""
+    recorder = Recorder(tmp_path / "run", NETS["plain"](), model_name="net")
+
+    def record(r, sent, trained):
+        recorder.global_model(r, sent)
+        for i, state in enumerate(trained.values()):
+            recorder.update(r, f"site-{(i + r) % SITES}", state, samples=SIZE)
+
+    Loop().train(record)
+    with pytest.raises(DataError, match="in round 1: those of 'site-0' those of 'site-1'"):
+        audit(tmp_path / "run", Loop())
+
+
+def test_members_who_show_in_anothers_uploads_only_are_no_exchanged_names(tmp_path):
+    """The other client's own members show there too."""
+    kept, rng = {}, seeded(100)
+
+    def upload(r, client, sent, state):
+        kept[client] = state
+        if client == "site-0":
+            return {name: t + 0.1 * torch.randn(t.shape, generator=rng) for name, t in sent.items()}
+        both = {name: (t + kept["site-0"][name]) / 2 for name, t in state.items()}
+        return both if client == "site-1" else state
+
+    keep(tmp_path / "run", Loop(), upload)
+    names = replace(Loop().candidates(), values={"client": ("site-0", "site-1", "site-2", "nobody")})
+    assert area(audit(tmp_path / "run", Loop(), names, clients=("site-0",))) < 0.6
+    audit(tmp_path / "run", Loop(), names)
+
+
+def test_uploads_that_tell_nothing_of_members_are_no_exchanged_names(tmp_path):
+    """In none of forty federations of noise."""
+    from leakscope.audits.membership.judged import Roster, WatchedFederation
+    from leakscope.audits.membership.names import refuse_exchanged
+
+    records, model = Loop().candidates(), NETS["plain"]()
+    sites = [records.take(torch.arange(i * SIZE, (i + 1) * SIZE)) for i in range(SITES)]
+    nobody = records.take(torch.arange(SITES * SIZE, len(records)))
+    for seed in range(40):
+        rng, recorder = seeded(seed), Recorder(tmp_path / str(seed), model, model_name="net")
+        recorder.global_model(0, model)
+        for i in range(SITES):
+            noise = {n: p + 0.1 * torch.randn(p.shape, generator=rng) for n, p in model.named_parameters()}
+            recorder.update(0, f"site-{i}", noise, samples=SIZE)
+        watched = WatchedFederation(
+            Recording(tmp_path / str(seed)), model, tuple(f"site-{i}" for i in range(SITES))
+        )
+        refuse_exchanged(watched, Roster(tuple(sites), nobody, nobody, nobody))
+
+
+def test_members_are_told_from_others_of_the_same_site_where_the_column_is_named(tmp_path):
+    """Against records of all sites there would be no number, since members differ from them anyway."""
+    loop = Loop(shift=1.0)
+    keep(tmp_path / "run", loop)
+    mixed, apart = (audit(tmp_path / "run", loop, site=site) for site in (None, "origin"))
+    assert len(list_unlike([mixed])) > 1
+    assert list_unlike([apart]) == ()
+    assert area(apart) > 0.8
+    assert apart.judged == 51  # of the 166 or 167 of each site, three tenths
+    assert apart.known + apart.held <= 500
+    few = loop.candidates()
+    few = few.take(((few.private["client"] < SITES) | (few.private["origin"] != 1)).nonzero()[:, 0])
+    with pytest.raises(DataError, match="0 candidates of nobody are of origin='south', where members are"):
+        audit(tmp_path / "run", loop, few, site="origin")
+
+
 def test_candidates_of_clients_who_are_not_looked_at_are_no_non_members(honest):
     found = audit(honest[0], Loop(), clients=("site-1",))
     assert found.watched == ("site-1",)
     assert found.known + found.held + found.others == 500
     assert any("about whom nothing is said: site-0, site-2" in remark for remark in found.remarks)
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, True), (1, True), (2, False)])
+def test_losses_are_compared_under_the_model_that_a_federation_began_with(tmp_path, first, told):
+    """Flower counts rounds from 1; a later model has seen members. Which rounds are looked at is no matter."""
+    recorder = Recorder(tmp_path / "run", NETS["plain"](), model_name="net")
+
+    def record(r, sent, trained):
+        recorder.global_model(first + r, sent)
+        for client, state in trained.items():
+            recorder.update(first + r, client, state, samples=SIZE)
+
+    Loop(rounds=2).train(record)
+    for rounds in ((), (first + 1,)):
+        found = audit(tmp_path / "run", Loop(), rounds=rounds)
+        assert [check.loss is not None for check in found.alike] == [told] * SITES
 
 
 # What is missing

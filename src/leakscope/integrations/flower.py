@@ -4,7 +4,8 @@
     app = ClientApp(mods=[defense_mod(Pruning(0.99))])                        # in the ClientApp
 
 The recording is what `leakscope.Recording` reads. Both are made for Flower's message API
-(``flwr.serverapp.strategy``, ``flwr.clientapp``), and neither changes what Flower does beyond that.
+(``flwr.serverapp.strategy``, ``flwr.clientapp``), and neither changes what Flower does beyond that. Its older
+strategies (``flwr.server.strategy``) are recorded too, see `leakscope.integrations.flower_older`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import logging
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from leakscope.core.errors import ArgumentError, DataError, LeakscopeError, MissingExtra, require
+from leakscope.core.errors import DataError, LeakscopeError, MissingExtra, require
 from leakscope.core.nouns import Defense, Params
 from leakscope.core.rng import seeded
 from leakscope.training.recording import Recorder
@@ -38,13 +40,15 @@ except ImportError as error:
 
 __all__ = ["defense_mod", "recording_strategy"]
 
+FAILURES = (LeakscopeError, OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError)
 LOG = logging.getLogger("leakscope")
 SAMPLES = "num-examples"  # Flower's own key for the number of records a client trained on
+S = TypeVar("S")  # a strategy, of Flower's message API or an older one
 UPLOADS = "leakscope.uploads"  # where a client's state counts what it has sent
 
 
 def recording_strategy(
-    strategy: Strategy,
+    strategy: S,
     folder: str | Path,
     *,
     model: nn.Module | None = None,
@@ -53,7 +57,7 @@ def recording_strategy(
     local_steps: int | None = None,
     client: str | None = None,
     loss: str | None = None,
-) -> Strategy:
+) -> S:
     """The same strategy, which also writes every training round to ``folder``: the model that was
     sent out, each reply as it came in, before the strategy can change it, and the final model as the
     round after the last.
@@ -69,32 +73,50 @@ def recording_strategy(
 
     Training never stops for the recording: what cannot be recorded is logged, and left out.
     """
+    options = {"model_name": model_name, "rate": rate, "local_steps": local_steps, "loss": loss}
     if not isinstance(strategy, Strategy):
-        raise ArgumentError(
-            f"recording_strategy.strategy must be one of flwr.serverapp.strategy, got "
-            f"{type(strategy).__module__}.{type(strategy).__name__}; Flower's older strategies are not "
-            f"recorded: use the one of the same name there, or call leakscope.Recorder in aggregate_fit."
-        )
-    if (Path(folder) / INDEX).exists():
-        raise DataError(f"folder {str(folder)!r} already holds a recording; choose another.")
-    recorder = {"model_name": model_name, "rate": rate, "local_steps": local_steps, "loss": loss}
-    return _Recorded(strategy, Path(folder), model, client, recorder)
+        from leakscope.integrations.flower_older import record_older
+
+        return cast(S, record_older(strategy, Book(Path(folder), model, options), client))
+    return cast(S, _Recorded(strategy, Book(Path(folder), model, options), client))
+
+
+@dataclass
+class Book:
+    """The recording of one run, which begins with the first model that is sent out."""
+
+    folder: Path
+    model: nn.Module | None
+    options: dict[str, Any]
+    recorder: Recorder | None = None
+
+    def __post_init__(self) -> None:
+        if (self.folder / INDEX).exists():
+            raise DataError(f"folder {str(self.folder)!r} already holds a recording; choose another.")
+
+    def tensors(self, record: ArrayRecord) -> dict[str, Tensor]:
+        return _tensors(record, self.model)
+
+    def write_sent(self, server_round: int, tensors: dict[str, Tensor]) -> None:
+        """The global model of a round."""
+        if self.recorder is None:
+            for name, tensor in tensors.items():
+                named = name.rpartition(".")[2] in STATISTICS
+                if self.model is None and not named and not tensor.is_floating_point():
+                    raise DataError(
+                        f"array {name!r} holds {tensor.dtype}, so it is no parameter that can be updated; "
+                        f"give recording_strategy the model, so that it can tell parameters from buffers."
+                    )
+            layers = tensors if self.model is None else self.model
+            self.recorder = Recorder(self.folder, layers, writer="flower", **self.options)
+        self.recorder.global_model(server_round, tensors)
 
 
 class _Recorded(Strategy):
     """A strategy whose training rounds are written down; whatever it decides stays its own."""
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        folder: Path,
-        model: nn.Module | None,
-        client: str | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.strategy, self._folder, self._model, self._client = strategy, folder, model, client
-        self._options = options
-        self._recorder: Recorder | None = None
+    def __init__(self, strategy: Strategy, book: Book, client: str | None) -> None:
+        self.strategy, self._book, self._client = strategy, book, client
         self._configure, self._aggregate = strategy.configure_train, strategy.aggregate_train
         self._counted, self._last = _counting_key(strategy), 0
 
@@ -107,9 +129,9 @@ class _Recorded(Strategy):
         finally:
             for name in ours:
                 del vars(self.strategy)[name]
-        if self._recorder is not None and result.arrays:
-            with _logged("the final model"):
-                self._recorder.global_model(self._last + 1, _tensors(result.arrays, self._model))
+        if self._book.recorder is not None and result.arrays:
+            with logged("the final model"):
+                self._book.write_sent(self._last + 1, self._book.tensors(result.arrays))
         return result
 
     def configure_train(
@@ -118,7 +140,7 @@ class _Recorded(Strategy):
         messages = list(self._configure(server_round, arrays, config, grid))
         if messages:
             self._last = server_round
-            with _logged(f"round {server_round}"):
+            with logged(f"round {server_round}"):
                 self._sent(server_round, messages)
         return messages
 
@@ -128,7 +150,7 @@ class _Recorded(Strategy):
         replies = list(replies)
         for reply in replies:
             if not reply.has_error():
-                with _logged(f"the reply of node {reply.metadata.src_node_id} in round {server_round}"):
+                with logged(f"the reply of node {reply.metadata.src_node_id} in round {server_round}"):
                     self._received(server_round, reply)
         return self._aggregate(server_round, replies)
 
@@ -151,40 +173,29 @@ class _Recorded(Strategy):
                 f"round {server_round} sends clients different models, and a recording has one global model "
                 f"per round; record a strategy that sends one, or write a recording per client with Recorder."
             )
-        tensors = _tensors(sent[0], self._model)
-        if self._recorder is None:
-            for name, tensor in tensors.items():
-                named = name.rpartition(".")[2] in STATISTICS
-                if self._model is None and not named and not tensor.is_floating_point():
-                    raise DataError(
-                        f"array {name!r} holds {tensor.dtype}, so it is no parameter that can be updated; "
-                        f"give recording_strategy the model, so that it can tell parameters from buffers."
-                    )
-            layers = tensors if self._model is None else self._model
-            self._recorder = Recorder(self._folder, layers, writer="flower", **self._options)
-        self._recorder.global_model(server_round, tensors)
+        self._book.write_sent(server_round, self._book.tensors(sent[0]))
 
     def _received(self, server_round: int, reply: Message) -> None:
         node = reply.metadata.src_node_id
         whose = f"the reply of node {node} in round {server_round}"
-        tensors, records = _tensors(_model_in(reply.content, whose), self._model), reply.content.array_records
-        main = _model_key(reply.content, whose)
-        further = {key: _tensors(record, self._model) for key, record in records.items() if key != main}
-        if self._recorder is None:
+        tensors, records = self._book.tensors(_model_in(reply.content, whose)), reply.content.array_records
+        main, recorder = _model_key(reply.content, whose), self._book.recorder
+        further = {key: self._book.tensors(record) for key, record in records.items() if key != main}
+        if recorder is None:
             raise DataError(f"{whose} answers no recorded round; call configure_train first.")
         name = _said(reply.content, self._client) if self._client else None
         samples = _samples(reply, whose, self._counted)
         if samples:
             client = str(node if name is None else name)
-            self._recorder.update(server_round, client, tensors, samples=samples, further=further)
+            recorder.update(server_round, client, tensors, samples=samples, further=further)
 
 
 @contextmanager
-def _logged(what: str) -> Iterator[None]:
+def logged(what: str) -> Iterator[None]:
     """Training goes on whatever becomes of the recording."""
     try:
         yield
-    except (LeakscopeError, OSError, ValueError) as error:
+    except FAILURES as error:
         LOG.error("leakscope has not recorded %s: %s", what, error)
 
 

@@ -32,6 +32,8 @@ except ImportError as error:
 
 __all__ = ["RecordingFilter"]
 
+FAILURES = (LeakscopeError, OSError, ValueError, TypeError, LookupError, RuntimeError, MemoryError)
+
 
 class RecordingFilter(Filter):  # type: ignore[misc]
     """Writes every training round to ``folder``, a path on the server: the model of each task that goes out,
@@ -55,7 +57,7 @@ class RecordingFilter(Filter):  # type: ignore[misc]
         if shareable.get_return_code() == ReturnCode.OK:
             try:
                 self._record(shareable, fl_ctx)
-            except (LeakscopeError, OSError, ValueError) as error:
+            except FAILURES as error:
                 self.log_error(fl_ctx, f"leakscope has not recorded this: {error}")
         return shareable
 

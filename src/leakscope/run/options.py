@@ -50,7 +50,7 @@ def training(rate: float, mode: str) -> Table:
 TRAINED = (  # options about a model that is trained for its audit
     "--user", "--keep", "--as", "--bins", "--train", "--public", "--known", "--rehearsals",
     "--defense", "--attack", "--weights", "--mode", "--raw", "--dp", "--clip",
-    "--noise", "--site",
+    "--noise",
 )  # fmt: skip
 RECORDED = (  # options about a recording
     "--client", "--centred", "--records", "--preprocessing", "--clients", "--rename", "--differences",
@@ -70,7 +70,8 @@ Site = Annotated[
     str | None,
     column(
         "The column that names the site, such as a hospital: every site is a client of a federation, and the "
-        "audit says what the server learns of each site and of its people."
+        "audit says what the server learns of each site and of its people. With --recording it says of every "
+        "candidate from where it is, and members are told from others of the same site."
     ),
 ]
 User = Annotated[
@@ -280,9 +281,9 @@ Ask = Annotated[
     option(
         "With --recording: a question beside who was trained on: which client holds a known member (source), "
         "whether a person took part by several records (person), which client is behind an update without a "
-        "name (provenance), or in which range the share of a --secret lies at each client (property). Can be "
-        "repeated.",
-        click_type=click.Choice(("source", "person", "provenance", "property")),
+        "name (provenance), in which range the share of a --secret lies at each client (property), or who "
+        "was trained on by the sums of uploads alone, in a second audit (sums). Can be repeated.",
+        click_type=click.Choice(("source", "person", "provenance", "property", "sums")),
     ),
 ]
 Canary = Annotated[

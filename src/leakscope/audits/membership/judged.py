@@ -61,8 +61,8 @@ class Roster:
         """The held-out and the judged records of nobody to hold these clients' records against."""
         if not self.apart:
             return self.held, self.others
-        held, others = zip(*self.apart[whose], strict=True)
-        return joined(held), joined(others)
+        held, others = (joined(part) for part in zip(*self.apart[whose], strict=True))
+        return held.distinct(), others.distinct()  # clients may have a population in common
 
 
 @dataclass(frozen=True, eq=False)

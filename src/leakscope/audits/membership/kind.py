@@ -11,6 +11,7 @@ from leakscope.audits.membership.recorded import RecordingAudit
 from leakscope.audits.membership.seeds import FEWEST, UNLIKE, list_unlike
 from leakscope.audits.membership.simulated import MembershipAudit
 from leakscope.audits.membership.strongest import SHARP
+from leakscope.audits.membership.view import is_by_site
 from leakscope.core.tables import construct
 from leakscope.results.cell import Cell, list_shields, words
 from leakscope.results.kind import Asked, Division, Measured, TableEntry, World, enter_scores, enter_worth
@@ -86,7 +87,7 @@ class MembershipKind:
         """Of every attack, unless too few non-members were judged to say what it finds."""
         if unlike := list_unlike([found]):
             return f"no number{_of(unlike)}: {UNLIKE}"
-        if cell.game.get("how") == "site":
+        if is_by_site(cell):
             return "; ".join(f"{a.name}: {', '.join(_sites(a))}" for a in found.attacks)
         hits = [(a.name, a.scores.tpr_at_1, a.scores.auroc) for a in found.attacks]
         if found.judged < FEWEST:

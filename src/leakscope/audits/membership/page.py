@@ -22,6 +22,7 @@ from leakscope.audits.membership.view import (
     Federation,
     Site,
     Watch,
+    is_by_site,
 )
 from leakscope.report import plot
 from leakscope.report.pages import fill, marked, number, percent, plural, spoken
@@ -144,7 +145,8 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
         return (
             f"may find some of {records} or none: this audit cannot say it. Members differ from non-members "
             f"in more than who was trained on, which was seen before any update was looked at, and an attack "
-            f"would tell that difference. Take non-members from where the members come from."
+            f"would tell that difference. Take non-members from where the members come from; if a column says "
+            f"from where, name it (--site)."
         )
     if reading.few:
         text = (
@@ -252,7 +254,7 @@ def _remarks(result: Result[MembershipFound]) -> Iterator[str]:
 
 def _judge_more(found: MembershipFound, cell: Cell, wanted: int) -> str:
     """How so many records of nobody are judged for each client: more trials help where there are as many."""
-    short = found.others < wanted * (found.clients if cell.game.get("how") == "site" else 1)
+    short = found.others < wanted * (found.clients if is_by_site(cell) else 1)
     ways = [_in_all(cell, wanted, held=False) or "; give more records"] if short else []
     few = cell.trials - cell.trials // 2 < wanted
     return "".join([*ways, *([f"; raise --trials to {2 * wanted}"] if few else [])])

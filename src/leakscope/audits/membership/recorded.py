@@ -40,6 +40,8 @@ from leakscope.audits.membership.judged import (
     show,
 )
 from leakscope.audits.membership.limits import describe_limits
+from leakscope.audits.membership.names import refuse_exchanged
+from leakscope.audits.membership.populations import deal_nobody
 from leakscope.audits.world import build_model, describe, describe_model
 from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError, require
@@ -78,7 +80,9 @@ class RecordingAudit:
     ``rounds`` and ``clients`` choose which are looked at; all, if none are named. Records of clients who are
     not looked at are left out: they are nobody's no more than members. ``rename`` ("old=new") and
     ``differences`` are for recordings whose layers have other names, and whose uploads are differences to the
-    global model. ``array`` asks about what clients uploaded beside their parameters, by its name.
+    global model. ``array`` asks about what clients uploaded beside their parameters, by its name. ``site`` is
+    the private column that says of every candidate, those of nobody too, from where it is: each client's
+    members are then told from nobody's records of the same sites.
     """
 
     recording: str
@@ -96,6 +100,7 @@ class RecordingAudit:
     rename: tuple[str, ...] = ()
     differences: bool = False
     array: str = ""
+    site: str | None = None
 
     kind = "membership"
 
@@ -173,9 +178,7 @@ class RecordingAudit:
         self, world: World, watched: WatchedFederation, who: Roster, told: GameCount
     ) -> Callable[[ClientChannel], ClientPart]:
         """What looks at one of the clients that are ``watched``, of whom the roster may have some only."""
-        recording, first = watched.recording, None  # later ones saw members
-        if recording.rounds[0] == 0:
-            first = {**recording.global_model(0), **recording.statistics(0)}
+        first = watched.recording.initial()  # later ones saw members
         names = [name for name, *_ in watched.channels()]
         rows: dict[str, int] = {}
         if self.records:
@@ -220,9 +223,26 @@ class RecordingAudit:
         recording = checked.recording.choose(array=self.array)
         settle_model(model, recording)
         who, clients = self.roster(recording, world.records, seeded(world.seed, "split"))
+        watched = WatchedFederation(recording, model, clients, (), self.seen, self.centred)
         if world.facts is None:
             check_members(model, recording, who)
-        return WatchedFederation(recording, model, clients, (), self.seen, self.centred), who, checked
+            self._check_names(world, watched, who)
+        return watched, who, checked
+
+    def _check_names(self, world: World, watched: WatchedFederation, who: Roster) -> None:
+        """Refuse names that are exchanged; asked once for all cells of a seed, of the parameters."""
+        asked = ("names", *self._asks, world.seed)
+        known = {} if world.splits is None else world.splits
+        if self.array or asked in known or self._loss_is_other(watched.recording, world.records.task):
+            return
+        refuse_exchanged(watched, who)
+        known[asked] = True
+
+    @property
+    def _asks(self) -> tuple[object, ...]:
+        """What decides what is looked at of the recording as it is."""
+        choice = (self.seen, self.centred, self.clients, self.rounds, self.rename, self.differences)
+        return (self.recording, digest_index(Path(self.recording)), *choice)
 
     def _look_through(self, world: World, model: nn.Module) -> Checked:
         """What the whole recording shows of itself: read once for all cells and seeds that ask the same."""
@@ -236,8 +256,7 @@ class RecordingAudit:
             raise DataError(f"{self.recording!r} has no round yet; wait for the federation.")
         fit_model(chosen, model, world.records)
         known = {} if world.splits is None else world.splits
-        asked = (self.seen, self.centred, self.clients, self.rounds, self.rename, self.differences)
-        key = ("recording", self.recording, digest_index(Path(self.recording)), *asked)
+        key = ("recording", *self._asks)
         if key not in known:
             known[key] = self.believe(chosen)
         checked: Checked = known[key]
@@ -252,7 +271,7 @@ class RecordingAudit:
         """Refuse a recording whose clients trained otherwise than the candidates will be looked at."""
         loss, prepared = recording.declared("loss"), recording.declared("preprocessing")
         needing = [type(one).__name__ for one in self.attacks if not getattr(one, "loss_free", False)]
-        if needing and loss not in (None, *task.losses):
+        if needing and self._loss_is_other(recording, task):
             raise DataError(
                 f"{self.recording!r} declares the loss {loss!r}, and attacks on recordings take gradients of "
                 f"{task.losses[0]} ({', '.join(needing)}); record with that loss, play one that needs none "
@@ -263,6 +282,9 @@ class RecordingAudit:
                 f"{self.recording!r} declares the preprocessing {prepared!r}, and the candidates are said to "
                 f"have {self.preprocessing!r}; prepare them alike and say so (--preprocessing)."
             )
+
+    def _loss_is_other(self, recording: Recording, task: Task) -> bool:
+        return recording.declared("loss") not in (None, *task.losses)
 
     def roster(
         self, recording: Recording, data: Dataset, rng: torch.Generator
@@ -285,15 +307,8 @@ class RecordingAudit:
         refuse_strangers(names, codes, trained, self.column)
         members = tuple(data.take((codes == names.index(name)).nonzero()[:, 0]) for name in clients)
         rest = nobody[codes].nonzero()[:, 0]
-        rest = rest[torch.randperm(len(rest), generator=rng)]
-        cuts = (int(self.known * len(rest)), int(self.held * len(rest)))
-        if min(cuts) < 4 or len(rest) - sum(cuts) < 2:
-            raise DataError(
-                f"{len(rest)} candidates belong to no client of the recording, and an audit needs at least "
-                f"20 of them; add records that nobody trained on."
-            )
-        known, held, others = (data.take(part) for part in rest.split((*cuts, len(rest) - sum(cuts))))
-        return Roster(members, known, held, others), clients
+        shares = {"known": self.known, "held": self.held}
+        return deal_nobody(data, members, rest, **shares, rng=rng, site=self.site, names=clients), clients
 
     def _trained(self, recording: Recording) -> set[str]:
         """Who trained: who uploaded, or is announced, or is said here, of whom nothing is recorded."""
@@ -332,10 +347,11 @@ def _listed(
     name, own = client or "all clients", joined(who.members[whose])
     knowledge = Knowledge(Membership(own.take(torch.arange(0)), who.known), channel, len(who.known))
     guess = attack(knowledge, seeded(seed, "listed", name))
-    candidates = joined((own, who.others))
+    held, others = who.outsiders(whose)
+    candidates = joined((own, others))
     # All at once: what is said of a record may depend on which others are asked about.
-    every = guess(show(channel, joined((candidates, who.held))))
-    scores, null = every.split((len(candidates), len(who.held)))
+    every = guess(show(channel, joined((candidates, held))))
+    scores, null = every.split((len(candidates), len(held)))
     chances = torch.full((2,), 0.5, dtype=torch.float64)
     secrets = torch.arange(len(candidates)) < len(own)
     p = p_values(Transcript(secrets.long(), scores, chances, null=null))
@@ -349,7 +365,7 @@ def _say_listed(watched: WatchedFederation, who: Roster, trials: int) -> Iterato
     """That the list is of more records than the figures."""
     for _, _, whose in watched.channels():
         members = sum(len(part) for part in who.members[whose])
-        if members > trials // 2 or len(who.others) > trials - trials // 2:
+        if members > trials // 2 or len(who.outsiders(whose)[1]) > trials - trials // 2:
             yield (
                 f"The list of records ({SCORES}) has every candidate. The figures are of {trials:,} that "
                 f"were drawn (--trials), half of them members at most."

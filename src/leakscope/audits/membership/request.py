@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from scipy.stats import ttest_1samp
+from torch import Tensor, nn
 
 from leakscope.audits.asked import parse_part, stem
 from leakscope.audits.membership.judged import drops_out
@@ -17,19 +18,25 @@ from leakscope.core import files
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.core.fingerprints import keyed
+from leakscope.core.nouns import Params
 from leakscope.core.rng import seeded
 from leakscope.core.tables import architecture
+from leakscope.core.task import task_loss
 from leakscope.data import tabled
 from leakscope.data.files import sha256
 from leakscope.data.reading import ENDINGS
 from leakscope.gradients import moments
 from leakscope.models import build, parameters
+from leakscope.models.layers import ACTIVATIONS
 from leakscope.results.cell import Cell, Table
 from leakscope.results.kind import World
+from leakscope.training import logits
 from leakscope.training.recording import Recording
 from leakscope.training.recording.index import Shapes, digest_index
 
 FILES = (*ENDINGS, ".npz")
+SOME = 8  # clients by whose uploads the activation is told
+USUAL, DOUBT = "relu", 1e-3  # the activation, and the chance that another one is taken for it
 PERCEPTRONS = {"MLP": ("hidden", 1), "SharedEncoder": ("widths", 0)}  # a setting, and layers it leaves out
 
 
@@ -54,6 +61,7 @@ def request_recording(
     differences: bool = False,
     private: Sequence[str] = (),
     secret: str | None = None,
+    site: str | None = None,
 ) -> Table:
     """The plan of the audit of one recording, after a rehearsal of all that can go wrong with it."""
     held = Recording(recording)
@@ -71,7 +79,7 @@ def request_recording(
         held = held.choose(rename=dict(rule.split("=", 1) for rule in rename))
     table = _table(data, label=str(label), client=str(client), private=private, secret=secret, drop=drop)
     candidates = tabled(table)
-    chosen, notes = _model(str(model), held)
+    chosen, notes = _model(str(model), held, candidates, str(client))
     built = build(architecture(chosen, trusted=trust), candidates, seeded(0, "model")).eval()
     attacks, left_out = _attacks(
         built, candidates, chosen["name"], held.choose(choice["rounds"]), seen, choice["clients"]
@@ -90,6 +98,8 @@ def request_recording(
         game["preprocessing"] = preprocessing
     if records:
         game["records"] = True
+    if site is not None:
+        game["site"] = site
     cell: Table = {"id": "membership", "game": game, "data": table, "model": chosen, "trials": trials}
     if notes or left_out:
         cell["note"] = " ".join([*notes, *left_out])
@@ -148,7 +158,8 @@ def _table(
         return {"name": "npz", **file, "y": label, "secrets": [*dict.fromkeys([client, *private, *own])]}
     if len(private) > 1:
         raise ArgumentError(
-            f"a table can have one column of people or canaries beside --client, got {', '.join(private)}; "
+            f"a table can have one column of people, canaries or sites beside --client, got "
+            f"{', '.join(private)}; "
             f"give arrays (.npz), or ask one after the other."
         )
     table = {"name": "csv", **file, "label": label, "secrets": own, "user": client, "keep": ["*"]}
@@ -156,17 +167,56 @@ def _table(
     return table | ({"drop": list(drop)} if drop else {})
 
 
-def _model(text: str, recording: Recording) -> tuple[Table, list[str]]:
-    """The model's table; what shapes say of a fully connected one is taken from the recording."""
+def _model(text: str, recording: Recording, candidates: Dataset, client: str) -> tuple[Table, list[str]]:
+    """The model's table; what shapes say of a fully connected one is taken from the recording, and what they
+    do not say from how uploads fit the clients' records."""
     table = parse_part(text, "--model", 'MLP:activation="tanh"')
     setting, outputs = PERCEPTRONS.get(table["name"], ("", 0))
     widths = _widths(recording.layers)
     if not setting or setting in table or widths is None:
         return table, []
     widths = widths[: len(widths) - outputs]
-    said = table.get("activation", "relu")
-    note = f"Layer sizes {list(widths)} come from the recording. The activation is taken to be {said}."
-    return table | {setting: list(widths)}, [note]
+    table |= {setting: list(widths)}
+    said, why = table.get("activation", USUAL), ""
+    if "activation" not in table and outputs:
+        said, why = _activation(table, recording, candidates, client)
+        table |= {"activation": said} if why else {}
+    note = f"Layer sizes {list(widths)} come from the recording. The activation is taken to be {said}{why}."
+    return table, [note]
+
+
+def _activation(table: Table, recording: Recording, candidates: Dataset, client: str) -> tuple[str, str]:
+    """The activation under which trained models fit the clients' records clearly better than under the usual
+    one, and that they do; else the usual one."""
+    losses: dict[str, Tensor] = {}
+    try:
+        fitted = list(_fitted(recording, candidates, client))
+        for activation in ACTIVATIONS if fitted else ():
+            net = build(architecture(table | {"activation": activation}), candidates, seeded(0, "model"))
+            recording.check(net)
+            parts = [task_loss(logits(net, own, data), data.y, reduction="none") for own, data in fitted]
+            losses[activation] = torch.cat(parts).double()
+    except DataError:  # what does not fit, or is damaged, is said by the checks that follow
+        return USUAL, ""
+    best = min(losses, key=lambda name: float(losses[name].mean()), default=USUAL)
+    gains = (losses[USUAL] - losses[best]).numpy() if best != USUAL else ()
+    if len(gains) < 2 or ttest_1samp(gains, 0.0, alternative="greater").pvalue > DOUBT:
+        return USUAL, ""
+    return best, ", under which what was recorded fits the clients' records best"
+
+
+def _fitted(recording: Recording, candidates: Dataset, client: str) -> Iterator[tuple[Params, Dataset]]:
+    """The last upload of some clients with their records; where no upload is recorded, the last global model
+    with those of all."""
+    names, codes = candidates.value_names(client), candidates.secret(client)
+    last = {name: r for r in recording.rounds for name in recording.parts_in(r) if name in names}
+    for name in [*last][:SOME]:
+        own = candidates.take((codes == names.index(name)).nonzero()[:, 0])
+        yield recording.uploaded(last[name], name), own
+    trained = torch.tensor([name in recording.clients for name in names])
+    if not last and recording.rounds and bool(trained.any()):
+        everyone = candidates.take(trained[codes].nonzero()[:, 0])
+        yield recording.global_model(recording.rounds[-1]), everyone
 
 
 def _widths(layers: Shapes) -> tuple[int, ...] | None:

@@ -26,7 +26,7 @@ from leakscope.results.scores import MEASURES, Scores, average_scores, average_w
 
 UNLIKE = (  # why there is no number
     "members and non-members differ in more than who was trained on, and an attack would tell that; take "
-    "non-members from where the members come from"
+    "non-members from where the members come from, and name the column that says it (--site)"
 )
 FEWEST = 100  # non-members, of whom 1% is one
 

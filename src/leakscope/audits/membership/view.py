@@ -14,7 +14,7 @@ from leakscope.audits.membership.found import MemberAttack, MembershipFound
 from leakscope.audits.membership.scoring import RATES
 from leakscope.measures.exchangeability import Exchangeability
 from leakscope.results.averages import Average, Curve
-from leakscope.results.cell import WORDS, group_by, stable, words
+from leakscope.results.cell import WORDS, Cell, group_by, stable, words
 from leakscope.results.chapter import LEAKS, SEVERITIES
 from leakscope.results.kind import Runs
 from leakscope.results.scores import Scores, Worth, tells
@@ -69,6 +69,11 @@ class ClientReading:
         """By severity, then by the limit that it follows."""
         limit = self.auroc.low if self.ranks or self.found.low <= CHANCE else self.found.low
         return list(SEVERITIES).index(self.severity), -limit, -self.found.value, self.attack
+
+
+def is_by_site(cell: Cell) -> bool:
+    """Whether each client's non-members are of its own site, in a simulation or by a column of candidates."""
+    return bool(cell.game.get("how") == "site" or cell.game.get("site"))
 
 
 R = TypeVar("R", bound=ClientReading)
@@ -187,7 +192,7 @@ class Federation(Runs[MembershipFound]):
     @property
     def by_site(self) -> bool:
         """Whether clients are sites, and non-members records of the same site."""
-        return bool(self.cell.game.get("how") == "site")
+        return is_by_site(self.cell)
 
     @property
     def watched(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ def audit_recording(
     ask: options.Ask = (),
     person: options.Person = None,
     canary: options.Canary = None,
+    site: options.Site = None,
     promised: options.Promised = None,
     delta: float = 1e-5,
     secret: str | None = None,
@@ -62,15 +64,15 @@ def audit_recording(
     from leakscope.run.running import run_document
 
     workers = engines.chosen(engine, address=address)
-    document = request_recording(
+    if "sums" in ask and seen != "uploads":
+        raise ArgumentError(f"--ask sums is a second audit beside that of uploads, got --seen {seen}.")
+    request = partial(
+        request_recording,
         str(candidates),
         recording=Path(recording),
         client=client,
         label=label,
         model=model,
-        seen=seen,
-        centred=centred,
-        records=scores,
         drop=drop,
         trials=trials,
         seeds=seeds,
@@ -80,18 +82,23 @@ def audit_recording(
         clients=clients,
         rename=rename,
         differences=differences,
-        private=[name for name in dict.fromkeys((person, canary)) if name not in (None, client)],
+        private=[name for name in dict.fromkeys((person, canary, site)) if name not in (None, client)],
         secret=secret,
+        site=site,
     )
+    document = request(seen=seen, centred=centred, records=scores)
     members = document["cell"][0]
     try:
         document["cell"].append(ask_recorded(members, shown=False, quick=True, trust=trust))
     except (ArgumentError, DataError) as error:
         note = f"Which records can be read out of the uploads was not asked: {error}"
         members["note"] = " ".join(filter(None, [members.get("note", ""), note]))
+    if "sums" in ask:
+        sums = request(seen="sum", centred=False, records=False)["cell"]
+        document["cell"] += [cell | {"id": f"{cell['id']} in sums"} for cell in sums]
     document["cell"] += ask_recording(
         members,
-        ask=ask,
+        ask=[question for question in ask if question != "sums"],
         person=person,
         canary=canary,
         promised=promised,

@@ -17,6 +17,7 @@ from torch.nn.functional import cosine_similarity
 from leakscope.core.errors import DataError
 from leakscope.core.nouns import Params
 from leakscope.training.recording.index import SUM, listed
+from leakscope.training.recording.order import Trail
 from leakscope.training.recording.reader import NotFinite, Recording
 from leakscope.training.recording.replay import TWICE, count_times
 
@@ -24,6 +25,7 @@ EXACT = 1e-2  # of a step's length: how far it may lie from what a rule would do
 LIKE = 0.99  # cosine with the direction of a rule whose rate is not known
 TIE = 1e-6  # of a cosine: rules that fit as well cannot be told apart
 STILL = 1e-3  # of the uploads' own lengths: a mean update that is shorter is none
+AWAY, SLIGHT = 0.8, 0.9  # how far from the model, and how much towards 0, uploads of parameters never lie
 BETAS = 0.9, 0.99  # of adaptive servers, as Flower and Reddi et al. 2021 have them
 ENTRIES = 2**20  # of the parameters, that rules with moments are held against
 UNKNOWN = "unknown"
@@ -105,8 +107,10 @@ def check_recording(
             few = slice(None, None, max(1, len(before) // ENTRIES))
             for server in servers:
                 server.follow(mean[few], None if step is None else step[few])
+            if lengths:
+                seen.trail.see_mean(r, before + mean)
             if step is not None and lengths:
-                seen.compare(before, mean, step, lengths)
+                seen.compare(r, before, mean, step, lengths)
         before = after
     seen.raise_damage()
     return seen.conclude(recording, servers, uploads)
@@ -120,6 +124,9 @@ class _Seen:
     without: dict[tuple[int, str | None], str] = field(default_factory=dict)  # what is left out, and why
     damage: list[str] = field(default_factory=list)
     filled: Tensor | None = None  # entries that were not zero in every global model
+    trail: Trail = field(default_factory=Trail)
+    compared: list[int] = field(default_factory=list)  # rounds whose step was held against the uploads
+    stood: list[int] = field(default_factory=list)  # rounds after which the global model was the same
     gaps: list[float] = field(default_factory=list)
     cosines: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
@@ -133,6 +140,7 @@ class _Seen:
     times: dict[str, float] = field(default_factory=dict)  # how many times, of each client, at most
     moved: Tensor | None = None  # entries that any upload changed
     idle: dict[str, int] = field(default_factory=dict)  # rounds in which a client changed nothing
+    slight: dict[str, int] = field(default_factory=dict)  # or uploaded next to nothing beside the model
     uploads: dict[str, int] = field(default_factory=dict)
     twins: set[str] = field(default_factory=set)  # clients who uploaded what another did
 
@@ -147,6 +155,7 @@ class _Seen:
             self.damage.append(str(error))
             return None
         self.filled = (model != 0) if self.filled is None else self.filled | (model != 0)
+        self.trail.see_model(r, model)
         return model
 
     def read_upload(self, recording: Recording, r: int, client: str) -> Tensor | None:
@@ -169,10 +178,12 @@ class _Seen:
             more = f" And {len(reasons) - 4} more." if len(reasons) > 4 else ""
             raise DataError(" ".join(reasons[:4]) + more)
 
-    def compare(self, before: Tensor, mean: Tensor, step: Tensor, lengths: list[float]) -> None:
+    def compare(self, r: int, before: Tensor, mean: Tensor, step: Tensor, lengths: list[float]) -> None:
         length = float(step.norm())
         if length == 0:
+            self.stood.append(r)
             return
+        self.compared.append(r)
         self.gaps.append(float((step - mean).norm()) / length)
         self.cosines.append(_cosine(mean, step))
         self.rates.append(float(step @ mean) / max(float(mean @ mean), 1e-300))
@@ -210,6 +221,8 @@ class _Seen:
         )
 
     def _server(self, servers: list[_Adaptive]) -> str:
+        if not self.gaps and self.stood:
+            return f"{UNKNOWN}: the global model is the same after every round"
         if not self.gaps:
             return f"{UNKNOWN}: no round has both uploads and the global model after it"
         if max(self.gaps) <= EXACT:
@@ -232,6 +245,18 @@ class _Seen:
                 "The uploads are differences, not parameters. Say so (--differences, or delta of Recorder), "
                 "or record the parameters that each client uploads."
             )
+        elif any(self.differences):
+            rounds = [r for r, other in zip(self.compared, self.differences, strict=True) if other]
+            yield (
+                f"The uploads of these rounds are differences, and those of others parameters: "
+                f"{listed(rounds)}. Record them alike, or leave those rounds out (--rounds)."
+            )
+        elif names := [c for c, n in self.slight.items() if n == self.uploads[c]]:
+            yield (
+                f"These uploads are next to nothing beside the global model: {listed(map(_whose, names))}. "
+                f"They are differences, not parameters. Say so (--differences, or delta of Recorder), or "
+                f"record the parameters that each client uploads."
+            )
         elif recording.differences and self.parameters and all(self.parameters):
             yield "The uploads are parameters, and are said to be differences. Leave --differences out."
         elif self.cosines and max(self.cosines) < -LIKE:
@@ -252,6 +277,8 @@ class _Seen:
                 "In every round the uploads have the recorded global model as their mean. It was recorded "
                 "after the round. Record the model that the server sends out before the clients train."
             )
+        else:
+            yield from self.trail.faults(EXACT)
         if self.uploads and self.idle == self.uploads:
             yield "Every client uploaded the model it was sent. Record what clients upload, after training."
 
@@ -268,6 +295,12 @@ class _Seen:
             yield (
                 "The steps of the global model are not the uploads' mean. An adaptive server, noise that it "
                 "adds, or clients who were not recorded can do that. So can a wrong recording."
+            )
+        if self.stood and self.uploads and self.idle != self.uploads:
+            yield (
+                f"Clients uploaded, and the global model stayed as it was, after these rounds: "
+                f"{listed(self.stood)}. If it is recorded once and not in every round, uploads are held "
+                f"against another model than the clients were sent, and less is found."
             )
         if self.times and server.startswith(UNKNOWN):
             most = round(max(self.times.values()))
@@ -304,6 +337,8 @@ def _read_round(recording: Recording, r: int, before: Tensor, seen: _Seen) -> tu
         if times := count_times(before, uploaded):
             seen.times[client] = max(times, seen.times.get(client, 0.0))
         seen.uploads[client] = seen.uploads.get(client, 0) + 1
+        if lengths[-1] > AWAY * float(before.norm()) and _cosine(update, -before) > SLIGHT:
+            seen.slight[client] = seen.slight.get(client, 0) + 1
         if lengths[-1] == 0:
             seen.idle[client] = seen.idle.get(client, 0) + 1
         elif (twin := digests.setdefault(hash(update.numpy().tobytes()), client)) != client:

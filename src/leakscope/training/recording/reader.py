@@ -199,6 +199,18 @@ class Recording:
         found = {name: self._earlier(r, name, missing=None) for name in self.buffers}
         return {name: tensor.float() for name, tensor in found.items() if tensor is not None}
 
+    def initial(self) -> Params | None:
+        """The model that the federation began with, and its statistics, whichever rounds are chosen; rounds
+        are counted from 0 or, as in Flower, from 1. None where the first is not recorded, or not finite."""
+        first = min(map(int, self._every), default=2)
+        if first > 1:
+            return None
+        try:
+            model = {name: self._earlier(first, name).float() for name in self.layers}
+        except NotFinite:
+            return None
+        return {**model, **self.statistics(first)}
+
     @cached_property
     def still(self) -> bool:
         """Whether clients leave the statistics as they are, as in evaluation mode: those of the first upload
