@@ -489,7 +489,53 @@ def test_public_and_private_may_be_joined_without_a_change():
     assert found[0].equal(found[1])
 
 
+# --- where categories fix too little
+
+
+def test_units_that_are_silent_fix_numbers_that_no_public_record_has():
+    data = table(500, 3)
+    few = ls.Dataset(
+        data.x[:, 16:27],
+        data.y,
+        {},
+        name="few",
+        columns=(
+            ls.Column("a", 0, 6, values=tuple("abcdef"), standardised=False),
+            ls.Column("b", 6, 11, values=tuple("vwxyz"), standardised=False),
+        ),
+    )
+    numbers = torch.randn(500, 4, generator=ls.seeded(4))
+    columns = (*few.columns, *(ls.Column(f"n{i}", 11 + i, 12 + i) for i in range(4)))
+    few = replace(few, x=torch.cat([few.x, numbers], dim=1), columns=columns)
+    private, public = few.take(torch.arange(250)), few.take(torch.arange(250, 500))
+    model = initialised(lambda: MLP((128, 64))(few), ls.seeded(0, "net"))
+    game, channel = Reconstruction(private, batch=11), gradients(model)
+    knowledge = ls.Knowledge(game.on(public), channel)
+    transcript = ls.play(game, channel, RowSpace(), knowledge, trials=4, rng=ls.seeded(5))
+    assert ls.certified_records(transcript, public).value > 0.9
+    assert ls.false_certificates(transcript, public).value == 0
+    without = ls.play(game, channel, RowSpace(silent=0), knowledge, trials=4, rng=ls.seeded(5))
+    assert ls.certified_records(without, public).value < 0.5
+
+
 # --- noise
+
+
+@pytest.mark.parametrize("share", [1e-6, 1e-5, 1e-4])
+def test_a_record_that_hardly_moved_the_gradient_is_not_said_to_be_absent(share):
+    """Rounding moves it further from whole categories than the search allows: it did not end by itself."""
+    model = net(hidden=(128, 64))
+    game, channel = Reconstruction(table(300, 2), batch=6), gradients(model)
+    view, secrets = Reconstruction(table(300, 2), batch=1).deal(channel, 6 * 8, ls.seeded(7))
+    weights = torch.tensor([1.0] * 5 + [share])
+    layers = {
+        name: torch.einsum("tk...,k->t...", layer.view(8, 6, *layer.shape[1:]), weights) / 6
+        for name, layer in view.releases[0].layers.items()
+    }
+    release = Release.of(layers, view.releases[0].params)
+    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), channel), View((release,)), ls.seeded(0))
+    near = torch.cdist(secrets.view(8, 6, -1), recovery.records).amin(2) < 0.05
+    assert not bool((recovery.ended & ~near.all(1)).any())
 
 
 @pytest.mark.parametrize("seed", [112, 114])
