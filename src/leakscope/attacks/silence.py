@@ -94,13 +94,11 @@ def silent_points(
 def settle(rows: Tensor, values: Tensor) -> Tensor:
     """Solutions (n, f) of ``rows`` (k, f) t = ``values`` (n, k) that leave most equations right: some are of
     two records that are alike, and do not hold of either. Least absolute errors, by weights."""
-    weights = torch.ones_like(values)
+    solved, weights = values.new_zeros(len(values), rows.shape[1]), torch.ones_like(values)
+    ease = EASE * torch.eye(rows.shape[1], dtype=rows.dtype)
     for _ in range(ROUNDS):
-        weighted = weights[..., None] * rows
-        solved = torch.linalg.lstsq(
-            weighted.mT @ rows + EASE * torch.eye(rows.shape[1], dtype=rows.dtype),
-            (weighted.mT @ values[..., None]),
-        ).solution[..., 0]
+        weighted = (weights[..., None] * rows).mT
+        solved = torch.linalg.lstsq(weighted @ rows + ease, weighted @ values[..., None]).solution[..., 0]
         errors = (solved @ rows.T - values).abs()
         scale = errors.amax(1, keepdim=True).clamp(min=torch.finfo(errors.dtype).tiny)
         weights = 1 / (errors / scale + EASE)
