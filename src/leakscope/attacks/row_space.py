@@ -282,8 +282,10 @@ class RowSpace:
     def _silenced(
         self, first: LinearFirst, encoding: Encoding, span: Span, found: Branches, fixed: Tensor
     ) -> Iterator[Ends]:
-        """The points of branches that units which are silent for a record fix, where numbers do not."""
-        if found.stopped or not 0 < found.left <= PINS or not 0 < len(found.points) <= self.silent:
+        """The points of branches that units which are silent for a record fix, where numbers do not; none
+        where what disturbs the space hides that they are silent."""
+        bounded = not found.stopped and 0 < found.left <= PINS and 0 < len(found.points) <= self.silent
+        if span.gap < self.clear or not bounded:
             return
         public, numbers = first.seen.game.data.x.double(), encoding.numbers
         every = max(1, -(-len(public) * len(found.points) // self.silent))
