@@ -67,6 +67,7 @@ MEASURES_OF = {
     "membership": attacked,
     "layers": layered,
     "guards": guarded,
+    "records": lambda audit, cell: set(entries_of("records")),
 }
 AUDITED = ("membership", "layers", "guards")
 

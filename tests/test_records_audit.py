@@ -11,6 +11,7 @@ from builders import cell, measure, refuses
 import leakscope as ls
 from leakscope.audits.records.found import RecordsFound
 from leakscope.audits.records.kind import KIND
+from leakscope.audits.records.preflight import Foreseen, Preflight
 from leakscope.audits.records.request import ask_records, request_records
 from leakscope.core.errors import ArgumentError
 from leakscope.core.nouns import CERTIFIED
@@ -154,7 +155,10 @@ def test_behind_much_noise_nothing_comes_back_and_that_was_measured():
     told = verdict(result)
     assert told.severity == "none"
     assert told.severity not in LEAKS
-    assert gate.judge(gate.parse(LIMIT.format(0.1)), [result]).exit_code == 0
+    assert gate.judge(gate.parse(LIMIT.format(0.1)), [result]).exit_code == 3  # its model learned nothing
+    training = {"rounds": 11, "observe": [11], "training": {"rate": 0.05, "batch": 32}}
+    learned = ask({"batches": [6]}, defense={"name": "Noise", "std": 0.1}, trials=40, **training)
+    assert gate.judge(gate.parse(LIMIT.format(0.1)), [learned]).exit_code == 0
     helps = chapters([measure("records"), result])[0].brief.helps
     assert helps[0].startswith("With Noise (std 1.0), this attack, which allows for it, gets at most 8.8%")
     more = ask({"batches": [6]}, defense={"name": "Noise", "std": 2.0}, trials=40)
@@ -273,6 +277,16 @@ def test_a_preflight_foresees_what_is_read_and_trains_nothing(tmp_path, leakscop
     assert "float16, 100%" in said.out
     none = ls.preflight("heart", batches=(64,), width=8)
     assert "that does not show that none can be" in " ".join(none.lines)
+
+
+def test_a_preflight_does_not_call_unread_what_comes_back_in_part():
+    weak = Foreseen(records=20, share=0.3, rank=20, searched=False, noise=1e-6)
+    none = Foreseen(records=64, share=0.0, rank=50, searched=True, noise=1e-6)
+    said = " ".join(Preflight((weak, none), units=50, uploads=False).lines)
+    assert "20 records behind one gradient: read in part (30% came back in rehearsal" in said
+    assert "What stops this attack on 20 records" in said
+    assert "- 64 records behind each" in said
+    assert "No number of records that was tried is read" not in said
 
 
 def test_the_noise_that_a_preflight_names_stops_the_attack_at_ten_times_as_much():

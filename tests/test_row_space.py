@@ -489,7 +489,70 @@ def test_public_and_private_may_be_joined_without_a_change():
     assert found[0].equal(found[1])
 
 
+# --- where categories fix too little
+
+
+def loose_table() -> tuple[ls.Dataset, ls.Dataset]:
+    """Private and public records of two categories and four numbers that no two records share."""
+    kinds, rng = ((6, "abcdef"), (5, "vwxyz")), ls.seeded(4)
+    parts, columns, start = [], [], 0
+    for size, names in kinds:
+        parts.append(F.one_hot(torch.randint(size, (500,), generator=rng), size).float())
+        columns.append(ls.Column(names, start, start + size, values=tuple(names), standardised=False))
+        start += size
+    columns += [ls.Column(f"number {i}", start + i, start + i + 1) for i in range(4)]
+    x = torch.cat([*parts, torch.randn(500, 4, generator=rng)], dim=1)
+    y = torch.randint(3, (500,), generator=rng)
+    data = ls.Dataset(x, y, {}, name="loose", columns=tuple(columns))
+    return data.take(torch.arange(250)), data.take(torch.arange(250, 500))
+
+
+def play_loose(private: ls.Dataset, public: ls.Dataset, attack: RowSpace) -> tuple[float, float]:
+    """The share that is certified, and false certificates, of batches of 10."""
+    model = initialised(lambda: MLP((128, 64))(public), ls.seeded(0, "net"))
+    game, channel = Reconstruction(private, batch=10), gradients(model)
+    knowledge = ls.Knowledge(game.on(public), channel)
+    transcript = ls.play(game, channel, attack, knowledge, trials=4, rng=ls.seeded(5))
+    certified, false = ls.certified_records, ls.false_certificates
+    return certified(transcript, public).value, false(transcript, public).value
+
+
+def test_units_that_are_silent_fix_numbers_that_no_public_record_has():
+    certified, false = play_loose(*loose_table(), RowSpace(silent=8_000))
+    assert certified > 0.9
+    assert false == 0
+    assert play_loose(*loose_table(), RowSpace(silent=0))[0] < 0.5
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.06, 0.2])
+def test_silent_units_of_records_that_are_alike_prove_none_wrongly(apart):
+    private, public = loose_table()
+    alike = private.take(torch.arange(14).repeat(8))
+    moved = apart * torch.randn(len(alike), 4, generator=ls.seeded(6))
+    alike = replace(alike, x=torch.cat([alike.x[:, :11], alike.x[:, 11:] + moved], dim=1))
+    certified, false = play_loose(alike, public, RowSpace(silent=8_000))
+    assert certified > 0
+    assert false == 0
+
+
 # --- noise
+
+
+@pytest.mark.parametrize("share", [1e-6, 1e-5, 1e-4])
+def test_a_record_that_hardly_moved_the_gradient_is_not_said_to_be_absent(share):
+    """Rounding moves it further from whole categories than the search allows: it did not end by itself."""
+    model = net(hidden=(128, 64))
+    game, channel = Reconstruction(table(300, 2), batch=6), gradients(model)
+    view, secrets = Reconstruction(table(300, 2), batch=1).deal(channel, 6 * 8, ls.seeded(7))
+    weights = torch.tensor([1.0] * 5 + [share])
+    layers = {
+        name: torch.einsum("tk...,k->t...", layer.view(8, 6, *layer.shape[1:]), weights) / 6
+        for name, layer in view.releases[0].layers.items()
+    }
+    release = Release.of(layers, view.releases[0].params)
+    recovery = RowSpace().recover(ls.Knowledge(game.on(PUBLIC), channel), View((release,)), ls.seeded(0))
+    near = torch.cdist(secrets.view(8, 6, -1), recovery.records).amin(2) < 0.05
+    assert not bool((recovery.ended & ~near.all(1)).any())
 
 
 @pytest.mark.parametrize("seed", [112, 114])

@@ -118,6 +118,14 @@ class LinearFirst:
 
         return measure if open_rounds else None
 
+    def outputs(self, x: Tensor) -> Tensor:
+        """What the first layer makes of records (n, rows), in all rounds."""
+        parts = []
+        for params, _ in self.seen.rounds:
+            weight, bias = params[f"{self.name}.weight"], params.get(f"{self.name}.bias")
+            parts.append(nn.functional.linear(x.flatten(1).to(weight.dtype), weight, bias))
+        return torch.cat(parts, dim=1)
+
     def slopes(self, x: Tensor) -> Tensor:
         """The loss's slopes (classes, n, rows) at the first layer's output, for every label and all
         rounds; of a label that is a number (1, n, rows), up to a factor that is not known."""

@@ -32,8 +32,8 @@ class Recovery:
     """What came of every trial: records (t, k, d), the status (t, k) of each, its label (t, k), -1 where it
     is not known, and how far the search came: the rank (t,) of what was released, the gap (t,) below it, how
     many dimensions (t,) were free when categories were decided, the most branches (t,), whether it was
-    stopped (t,) at too many, the smallest singular value (t,) that was kept, and whether something
-    disturbed (t,) the space, so that it has more dimensions than records, and did not drown it. ``ended``
+    stopped (t,) at too many, the smallest singular value (t,) that was kept, and whether something disturbed
+    (t,) the space and did not drown it: it has more dimensions than records, or a weak one. ``ended``
     (t,): all records are proven, or it went through all that can be records of a space which has as many
     dimensions as there are records; where it did not, what was not found may still be there. ``fitted``
     (t,): whether records that are not proven were fitted, which never ends by itself; ``confidence`` (t, k,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from leakscope.attacks.closed_form import SeenLayer, labels_of
 from leakscope.attacks.encoding import Encoding, Options, Pin, pinned_within
 from leakscope.attacks.linear_first import PASS, LinearFirst
 from leakscope.attacks.recovery import Recovery
+from leakscope.attacks.silence import silent_points
 from leakscope.attacks.spans import Span
 from leakscope.attacks.sparse import sparse_points
 from leakscope.attacks.tree import Branches, Tree
@@ -34,8 +35,8 @@ PINS = 5  # free dimensions that numbers with few values may fix
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Points (n, r) that branches end in, and the ``rows`` (k, r) of what fixed each: categories, numbers
-    with few values, and what was known before."""
+    """Points (n, r) that branches end in, and the ``rows`` (k, r), or (n, k, r), of what fixed each:
+    categories, numbers with few values, and duals of other records."""
 
     points: Tensor
     rows: Tensor
@@ -48,7 +49,7 @@ class Ends:
             return torch.zeros(len(self.points), dtype=self.points.dtype)
         entry = span.noise / (len(span.u) ** 0.5 + len(span.v) ** 0.5)
         moved = entry * (self.points / span.s).norm(dim=1)
-        turned = (span.v[numbers] @ torch.linalg.pinv(self.rows)).norm(dim=1).max()
+        turned = (span.v[numbers] @ torch.linalg.pinv(self.rows)).norm(dim=-1).amax(-1)
         return torch.mul(moved, 1 + turned)
 
 
@@ -58,20 +59,22 @@ class RowSpace:
 
     One branch a category: it ends where entries are ``tolerance`` from one-hot. Where up to five dimensions
     are left, numbers of at most ``pinned`` public values fix them, the commonest first, ``tried`` for each of
-    the first ``together`` choices of numbers. At more than ``branches`` the search stops. Of a gradient a
-    record is certified if its own slope lies in the column space with an ``error`` of at most that and at
-    most ``rounding`` times what rounding explains; a number that public values fixed must be the only one
-    that fits within ``precision`` standard deviations. Each such record narrows the search for the others. Of
-    an upload it is certified if the other candidates do not span the space, and the space ends in a ``gap``;
-    or if the records' inputs of the second layer are ``gap`` squared times nearer to its upload than all
-    others'. All else is plausible, or not found: the public mean. Tables without categories are searched in
-    ``samples`` of units that may be silent for a record (ReLU). The adversary knows the columns and their
-    categories, how many records there are, and local training.
+    the first ``together`` choices of numbers; where that proves nothing, units that are silent for a record
+    do, ``spare`` more than there are dimensions, tried at ``silent`` points with public numbers. At more than
+    ``branches`` the search stops. Of a gradient a record is certified if its own slope lies in the column
+    space with an ``error`` of at most that and at most ``rounding`` times what rounding explains; a number
+    that public values fixed must be the only one that fits within ``precision`` standard deviations. Each
+    such record narrows the search for the others. Of an upload it is certified if the other candidates do not
+    span the space, and the space ends in a ``gap``; or if the records' inputs of the second layer are ``gap``
+    squared times nearer to its upload than all others'. All else is plausible, or not found: the public mean.
+    Tables without categories are searched in ``samples`` of units that may be silent for a record (ReLU). The
+    adversary knows the columns and their categories, how many records there are, and local training.
 
     What certificates rest on besides: numbers that are not ``precision`` right have ``sharp`` times the error
     that is allowed; above a gap that is ``clear``, duals of other records fix numbers as well as categories
-    do; one record may be there ``times`` times; of two candidates that cannot both be there, one has
-    ``apart`` of the other's error; and who is ruled out by the second layer is ``far`` from its space.
+    do, and below it records may be there that are not found; one record may be there ``times`` times; of two
+    candidates that cannot both be there, one has ``apart`` of the other's error; and who is ruled out by the
+    second layer is ``far`` from its space.
 
     Where that finds too little, the search is done again with a wider tolerance: ``widest`` of an upload, of
     a gradient what disturbs it explains, and at most that."""
@@ -82,6 +85,8 @@ class RowSpace:
     tried: int = 200_000
     together: int = 100
     samples: int = 20_000
+    silent: int = 40_000
+    spare: int = 8
     pinned: int = 150
     error: float = 0.05
     rounding: float = 3.0
@@ -105,6 +110,8 @@ class RowSpace:
             tried=at_least(0),
             together=at_least(0),
             samples=at_least(0),
+            silent=at_least(0),
+            spare=at_least(1),
             pinned=at_least(0),
         )
 
@@ -149,8 +156,8 @@ class RowSpace:
                 else:
                     found, tried = self._sample(first, encoding, span, rng)
                 blank.ranks[i], blank.gaps[i], blank.weakest[i] = span.rank, span.gap, span.gap * span.noise
-                clear = span.rank > 0 and float(span.s[0]) > self.gap * span.noise
-                blank.disturbed[i] = span.above > span.rank and clear
+                drowned = span.rank == 0 or float(span.s[0]) <= self.gap * span.noise
+                blank.disturbed[i] = not drowned and (span.above > span.rank or span.gap < self.clear)
                 blank.free[i], blank.branches[i], blank.stopped[i] = tried.left, tried.peak, tried.stopped
                 rows = found.choose(k)
                 said = _written(encoding, span, found.points[rows], centred=first.bias)
@@ -226,6 +233,10 @@ class RowSpace:
                 rest = self._near(first, encoding, span, tips, trial, whole=not branches.left)
                 break
             felt = loose if span.gap < self.clear else branches.free
+            fixed = torch.cat([unit[None], duals])
+            tips = chain(
+                tips, self._silenced(first, encoding, span, branches, _fixing(span.v, groups, fixed))
+            )
             rest, fresh = self._prove(first, encoding, span, tips, felt)
             duals, known = torch.cat([duals, fresh]), known.joined(rest.take(rest.proven))
             rest = rest.take(~rest.proven)
@@ -267,6 +278,26 @@ class RowSpace:
                 if values is not None and not grown.left:
                     every = [*groups, *values]
                     yield Ends(_polished(v, grown.points, every), _fixing(v, every, fixed))
+
+    def _silenced(
+        self, first: LinearFirst, encoding: Encoding, span: Span, found: Branches, fixed: Tensor
+    ) -> Iterator[Ends]:
+        """The points of branches that units which are silent for a record fix, where numbers do not; none
+        where what disturbs the space hides that they are silent."""
+        bounded = not found.stopped and 0 < found.left <= PINS and 0 < len(found.points) <= self.silent
+        if span.gap < self.clear or not bounded:
+            return
+        public, numbers = first.seen.game.data.x.double(), encoding.numbers
+        every = max(1, -(-len(public) * len(found.points) // self.silent))
+        starts = ((public - encoding.centre) / encoding.scale)[::every][:, numbers]
+
+        def outputs(points: Tensor) -> Tensor:
+            return first.outputs(_written(encoding, span, points, centred=first.bias))
+
+        bounds = {"close": self.cut, "far": self.tolerance}
+        points, others = silent_points(span, found, starts, numbers, outputs, more=self.spare, **bounds)
+        if len(points):
+            yield Ends(points, torch.cat([fixed.expand(len(points), -1, -1), others], dim=1))
 
     def _prove(
         self, first: LinearFirst, encoding: Encoding, span: Span, ends: Iterator[Ends], free: Tensor

@@ -23,7 +23,7 @@ from leakscope.core.pairing import compare_cells, pair
 from leakscope.core.rng import integer, seeded
 from leakscope.core.task import is_number
 
-QUICK = RowSpace(branches=20_000, tried=20_000, together=10)
+QUICK = RowSpace(branches=20_000, tried=20_000, together=10, silent=4_000)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ HALF = 0.5  # of records that come back, from which a number of them is called r
 TRIES = 4  # releases that are rehearsed for each number of records
 CHANGES: Mapping[
     str, Defense
-] = {  # of what is sent, that are rehearsed for the largest number of records that is read
+] = {  # of what is sent, that are rehearsed for the largest number of records of which some are read
     "bfloat16": HalfPrecision("bfloat16"),
     "float16": HalfPrecision("float16"),
     "90% of entries pruned": Pruning(0.9),
@@ -38,8 +38,8 @@ CHANGES: Mapping[
 @dataclass(frozen=True)
 class Foreseen:
     """What a rehearsal of releases of so many ``records`` says: the ``share`` that came back, the median
-    ``rank`` of the first layer, ``searched``: whether the search ended by itself in every release, and
-    ``noise``: the standard deviation of noise on every entry that would drown the weakest direction."""
+    ``rank`` of the first layer, ``searched``: whether the search went through all branches in every release,
+    and ``noise``: the standard deviation of noise on every entry that would drown the weakest direction."""
 
     records: int
     share: float
@@ -54,8 +54,8 @@ class Foreseen:
     @property
     def reason(self) -> str:
         """In words."""
-        if self.recoverable:
-            return "recoverable"
+        if self.share > 0:
+            return "recoverable" if self.recoverable else "read in part"
         if self.rank < self.records:
             return "not read: the first layer's rank is below the number of records"
         if not self.searched:
@@ -67,7 +67,7 @@ class Foreseen:
 class Preflight:
     """What is foreseen for every number of records, the smallest first, of a first layer of so many
     ``units``; ``uploads``: after local training, else gradients. ``changed``: the share that came back of the
-    largest number of records that is read, with each of the changes to what is sent."""
+    largest number of records of which some are read, with each of the changes to what is sent."""
 
     sizes: tuple[Foreseen, ...]
     units: int
@@ -91,10 +91,10 @@ class Preflight:
 
     def _closes(self) -> list[str]:
         """What would close it, as far as algebra says."""
-        open_sizes = [one for one in self.sizes if one.recoverable]
-        if not open_sizes:
+        read = [one for one in self.sizes if one.share > 0]
+        if not read:
             return ["No number of records that was tried is read; that does not show that none can be."]
-        most = open_sizes[-1]
+        most = read[-1]
         beyond = [one.records for one in self.sizes if one.records > most.records]
         batch = (
             f"{beyond[0]} records behind each" if beyond else f"more than {most.records} records behind each"
@@ -152,11 +152,11 @@ def foresee(
                 records=batch * clients,
                 share=share,
                 rank=float(found.ranks.double().median()),
-                searched=bool(found.ended.all()),
+                searched=not bool((found.stopped | (found.free > 0)).any()),
                 noise=_drowning(found, sum(side**0.5 for side in shape)),
             )
         )
-    read = [one.records for one in sizes if one.recoverable]
+    read = [one.records for one in sizes if one.share > 0]
     changes: Mapping[str, Defense] = CHANGES if read else {}
     changed = tuple((name, rehearse(read[-1] // clients, change)[1]) for name, change in changes.items())
     return Preflight(tuple(sizes), shape[0], local is not None, changed)

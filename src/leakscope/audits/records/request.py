@@ -23,7 +23,7 @@ SHOWN = 4  # records of each size that are shown, where they are asked for
 BESIDE = 8  # releases of each number of records, where other questions are asked too
 APART = ("name", "attacks", "records", "centred")  # of the game about members, what is not the records'
 QUICK = {  # in an audit that asks for more than this
-    "name": "RowSpace", "branches": 5_000, "tried": 1_000, "together": 2, "samples": 1_000,
+    "name": "RowSpace", "branches": 5_000, "tried": 1_000, "together": 2, "samples": 1_000, "silent": 1_000,
 }  # fmt: skip
 
 
