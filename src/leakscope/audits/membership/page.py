@@ -145,8 +145,8 @@ def _finding(reading: ClientReading, records: str, judged: int) -> str:
         return (
             f"may find some of {records} or none: this audit cannot say it. Members differ from non-members "
             f"in more than who was trained on, which was seen before any update was looked at, and an attack "
-            f"would tell that difference. Take non-members from where the members come from; if a column says "
-            f"from where, name it (--site)."
+            f"would tell that difference. Take non-members from where the members come from; if a column "
+            f"says from where, name it (--site)."
         )
     if reading.few:
         text = (
