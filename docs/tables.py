@@ -38,6 +38,8 @@ WORDS = {
     "ssim": "similarity (SSIM)",
     "psnr": "similarity (PSNR)",
     "original": "information",
+    "trained": "on the records trained on",
+    "classical_over_point": "classical epsilon over the point estimate",
     "epsilon_any": "epsilon at least",
     "epsilon_gaussian": "epsilon at least, if Gaussian",
     "Cosine": "cosine",

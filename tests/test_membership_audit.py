@@ -80,6 +80,14 @@ def test_repeated_records_are_left_out_before_anyone_is_dealt_any():
     assert sum(map(len, who.members)) + len(who.known) + len(who.held) + len(who.others) == 150
 
 
+def test_the_likelihood_ratio_is_measured_at_further_rates_if_asked_for():
+    plain, asked = (run(table(300, 0), **more).attacks[0].scores for more in ({}, {"rates": [0.025, 0.1]}))
+    assert {*asked.table} - {*plain.table} == {"plr_at_2.5%", "plr_at_10%"}
+    assert 0 <= asked.plr_at_10.value <= 10
+    assert asked.plr_at_10.value * 0.1 >= asked.plr_at_5.value * 0.05  # more alarms, no fewer hits
+    refuses(ArgumentError, "some of 0.025, 0.04, 0.1", audit, rates=(0.5,))
+
+
 def test_people_are_members_or_not_as_a_whole():
     who = roster(audit(how="user", column="person"), table(400, 0), seeded(0, "split"))
     inside = {int(p) for member in who.members for p in member.private["person"]}

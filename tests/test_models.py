@@ -42,6 +42,7 @@ from leakscope.models import (
     TextClf,
     TextTransformer,
     build,
+    frozen,
     layers_of,
     parameters,
 )
@@ -502,6 +503,21 @@ def test_a_frozen_backbone_stays_in_evaluation_mode_and_says_what_it_said() -> N
     optimiser.step()
     changed = {name for name, value in model.state_dict().items() if not torch.equal(value, state[name])}
     assert changed == {"fc.weight", "fc.bias"}
+
+
+def test_a_backbone_can_learn_public_images_first_and_is_one_net_for_every_seed(monkeypatch) -> None:
+    public = some(3, 16, 16, classes=4)
+    monkeypatch.setattr(frozen, "load", {"public": public}.__getitem__)
+    nets = [build(Frozen(AlexNet(width=0.05), learned="public"), public, seeded(seed)) for seed in (0, 1)]
+    one, other = (net.backbone.state_dict() for net in nets)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert not torch.equal(nets[0].fc.weight, nets[1].fc.weight)
+    grey = build(Frozen(AlexNet(width=0.05), learned="public"), some(1, 16, 16, classes=5), seeded(0))
+    assert grey(torch.zeros(2, 1, 16, 16)).shape == (2, 5)
+    taught, plain = (frozen.teach(AlexNet(width=0.05), "public", n, 3)(public.x) for n in (15, 1))
+    assert F.cross_entropy(taught, public.y) < F.cross_entropy(plain, public.y)
+    with pytest.raises(ArgumentError, match="weights of its own"):
+        Frozen(features(), learned="public")
 
 
 def test_functional_call_gives_a_frozen_net_another_head() -> None:

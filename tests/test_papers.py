@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -42,7 +43,8 @@ def guarded(audit, cell) -> set[str]:
 
 
 def attacked(audit, cell) -> set[str]:
-    ratios = ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc")
+    further = [f"plr_at_{100 * rate:g}%" for rate in audit.rates]
+    ratios = ("plr_at_1%", "plr_at_2%", "plr_at_5%", "auroc", *further)
     return {
         "accuracy",
         "trained accuracy",
@@ -76,6 +78,12 @@ def entries_of(kind: str):
     """The names under which a measured result of the kind can be compared."""
     result = measure(kind)
     return kind_named(result.kind).entries(result.found)
+
+
+def test_an_audits_ratio_is_that_of_the_classical_epsilon_to_the_point_estimate():
+    found = measure("canary").found
+    ratio = entries_of("canary")["classical_over_point"].estimate.value
+    assert ratio * found.point == pytest.approx(found.classical)
 
 
 @pytest.mark.parametrize("number", published.documents())
@@ -247,23 +255,35 @@ def test_a_cell_without_a_recording_is_not_measured_yet(folder):
         assert one.fate not in coverage.MEASURED or one.printed.ours is not None
 
 
-def test_a_model_that_learned_nothing_measures_nothing(fates):
-    void = {name for document in published.documents().values() for name in document.get("void", ())}
-    told = [one for one in fates if one.printed.cell in void]
-    assert told
-    assert all(one.fate == coverage.NOT_YET and "means nothing" in one.why for one in told)
+def told(folder, block, **settings):
+    """The fates of the numbers beside property-adult, were this all that is recorded."""
+    (folder / "printed.csv").write_text((measured.CHECKOUT / "printed.csv").read_text())
+    measured.save("000", {"property-adult": block.model_copy(update=settings)}, folder)
+    return [one for one in coverage.fates(folder) if one.printed.cell == "property-adult"]
 
 
-def test_what_was_measured_with_other_settings_is_not_measured(fates):
-    changed = {
-        (number, name)
-        for number in published.documents()
-        for name, block in measured.load(number).items()
-        if block.stale == measured.CHANGED
-    }
-    told = [one for one in fates if (one.printed.paper, one.printed.cell) in changed]
-    assert told
-    assert all(one.fate == coverage.NOT_YET and measured.CHANGED in one.why for one in told)
+def test_a_model_that_learned_nothing_measures_nothing(folder, monkeypatch):
+    block = measured.load("000")["property-adult"]
+    assert {one.fate for one in told(folder, block)} == {coverage.SETTINGS}
+    document = published.documents()["000"]
+    monkeypatch.setattr(published, "_document", lambda number: document | {"void": ["property-adult"]})
+    found = told(folder, block)
+    assert all(one.fate == coverage.NOT_YET and "means nothing" in one.why for one in found)
+    assert found
+
+
+def test_what_was_measured_with_other_settings_is_not_measured(folder):
+    found = told(folder, measured.load("000")["property-adult"], stale=measured.CHANGED)
+    assert all(one.fate == coverage.NOT_YET and measured.CHANGED in one.why for one in found)
+    assert found
+
+
+def test_ours_is_in_the_units_of_the_printed_number(folder):
+    one = told(folder, measured.load("000")["property-adult"])[0]
+    number = one.line.number
+    printed = replace(one.printed, less=0.5, per=2.0)
+    ours = [(x - 0.5) / 2 for x in (number.value, number.low, number.high)]
+    assert replace(one, printed=printed).ours == pytest.approx(ours)
 
 
 def test_published_values_of_cells_are_printed_ones(fates):

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError, require
+from leakscope.core.rng import initialised, seeded
+from leakscope.core.task import task_loss
+from leakscope.data import load
 from leakscope.models.building import Architecture
 from leakscope.models.convolutional import AlexNet
 from leakscope.models.layers import sequential
+
+RATE, BATCH = 0.02, 64  # of what a backbone learns first
 
 
 def keep_as_buffers(net: nn.Module) -> None:
@@ -47,16 +54,24 @@ class Frozen:
 
     ``backbone`` is a module with weights of its own, which is copied and not changed (ImageNet's
     ResNet50 and InceptionV3 in paper 002, tables 7 and 10), or a description, which gives random
-    features. ``layer`` names its last linear layer; with None the new layer is put behind the backbone's
-    output. The new layer starts as torch has it.
+    features, or, with ``learned``, those of a net that is trained for ``epochs`` on the public images of that
+    name, in grey where the records are: one net for every seed, as weights that are fetched would be.
+    ``layer`` names its last linear layer; with None the new layer is put behind the backbone's output. The
+    new layer starts as torch has it.
     """
 
     backbone: Architecture = field(default_factory=AlexNet)
     layer: str | None = "fc"
+    learned: str | None = None
+    epochs: int = 15
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "Frozen.epochs", "at least 1", self.epochs)
+        whole = self.learned is None or not isinstance(self.backbone, nn.Module)
+        require(whole, "Frozen.learned", "None where the backbone has weights of its own", self.learned)
 
     def __call__(self, data: Dataset) -> nn.Module:
-        given = isinstance(self.backbone, nn.Module)
-        net = copy.deepcopy(self.backbone) if given else self.backbone(data)
+        net = copy.deepcopy(self._weighted(data))
         if not isinstance(net, nn.Module):
             raise ArgumentError(f"Frozen.backbone must be a torch.nn.Module or build one, got {net!r}.")
         kept = Kept(net)
@@ -65,6 +80,14 @@ class Frozen:
             owner, _, name = self.layer.rpartition(".")
             setattr(net.get_submodule(owner), name, nn.Identity().eval())
         return sequential([("backbone", kept), ("fc", nn.Linear(width, data.task.outputs))])
+
+    def _weighted(self, data: Dataset) -> nn.Module:
+        """The backbone with its weights."""
+        if isinstance(self.backbone, nn.Module):
+            return self.backbone
+        if self.learned is None:
+            return self.backbone(data)
+        return teach(self.backbone, self.learned, self.epochs, int(data.x.shape[1]))
 
     def _width(self, kept: Kept, data: Dataset) -> int:
         """How many numbers reach the layer that is replaced, or leave the backbone if none is."""
@@ -85,6 +108,23 @@ class Frozen:
         last = len(seen) == 1 and torch.equal(seen[0][1].flatten(1), out)
         require(last, "Frozen.layer", "the layer that gives the backbone's output", self.layer)
         return int((out if self.layer is None else seen[0][0].flatten(1)).shape[1])
+
+
+@lru_cache(maxsize=2)
+def teach(backbone: Callable[[Dataset], nn.Module], name: str, epochs: int, channels: int) -> nn.Module:
+    """The net of a description, trained on the images of that name."""
+    public = load(name)
+    if channels == 1:
+        public = replace(public, x=public.x.mean(1, keepdim=True))
+    public, rng = public.standardised(public), seeded(0, "public")
+    net = initialised(lambda: backbone(public), rng)
+    optimiser = torch.optim.SGD(net.parameters(), RATE, momentum=0.9, weight_decay=1e-4)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(public), generator=rng).split(BATCH):
+            optimiser.zero_grad()
+            task_loss(net(public.x[rows]), public.y[rows]).backward()
+            optimiser.step()
+    return net
 
 
 def _linear(net: nn.Module, layer: str) -> nn.Module:

@@ -90,7 +90,7 @@ MEASURES = {
             chance=1.0,
             most=100.0 / rate,
         )
-        for rate in (1, 2, 5)
+        for rate in (1, 2, 2.5, 4, 5, 10)
     },
     **{
         f"conformal_{part}_at_{rate}%": Measure(
@@ -151,7 +151,10 @@ class Scores(FrozenModel, Generic[T]):
     tpr_at_01: T | None = _called("tpr_at_0.1%")
     plr_at_1: T | None = _called("plr_at_1%")
     plr_at_2: T | None = _called("plr_at_2%")
+    plr_at_2_5: T | None = _called("plr_at_2.5%")
+    plr_at_4: T | None = _called("plr_at_4%")
     plr_at_5: T | None = _called("plr_at_5%")
+    plr_at_10: T | None = _called("plr_at_10%")
     conformal_fpr_at_1: T | None = _called("conformal_fpr_at_1%")
     conformal_tpr_at_1: T | None = _called("conformal_tpr_at_1%")
     conformal_fpr_at_5: T | None = _called("conformal_fpr_at_5%")

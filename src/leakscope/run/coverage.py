@@ -36,8 +36,8 @@ ENOUGH = 3  # seeds
 @dataclass(frozen=True)
 class PrintedNumber:
     """A row: the printed ``value`` and what it is of. ``cell`` and ``measure`` are what it is compared with,
-    ``less`` what the paper takes off first; ``ours`` is what can be computed without a training. ``fate`` is
-    empty where the recording decides it."""
+    ``less`` what the paper takes off first, ``per`` what it then divides by; ``ours`` is what can be computed
+    without a training. ``fate`` is empty where the recording decides it."""
 
     paper: str
     table: str
@@ -53,6 +53,7 @@ class PrintedNumber:
     cell: str
     measure: str
     less: float
+    per: float
     ours: float | None
     why: str
 
@@ -79,8 +80,8 @@ class NumberFate:
     def ours(self) -> tuple[float, float, float] | None:
         """Our value with its interval, of which a computed number has none."""
         if self.line is not None:
-            number, less = self.line.number, self.printed.less
-            return number.value - less, number.low - less, number.high - less
+            number, less, per = self.line.number, self.printed.less, self.printed.per
+            return (number.value - less) / per, (number.low - less) / per, (number.high - less) / per
         value = self.printed.ours
         return None if value is None else (value, value, value)
 
@@ -98,7 +99,7 @@ def read(folder: Path | None = None) -> list[PrintedNumber]:
 def _printed(row: Mapping[str, str]) -> PrintedNumber:
     numbers = {
         name: float(row[name]) if row[name] else absent
-        for name, absent in (("value", None), ("std", None), ("less", 0.0), ("ours", None))
+        for name, absent in (("value", None), ("std", None), ("less", 0.0), ("per", 1.0), ("ours", None))
     }
     return PrintedNumber(**{**row, **numbers})  # type: ignore[arg-type]
 
@@ -118,7 +119,7 @@ def _fate(row: PrintedNumber, line: PaperLine | None) -> NumberFate:
     if not row.cell:
         return NumberFate(row, row.fate, row.why)
     if line is None:
-        return NumberFate(row, NOT_YET, f"its cell {row.cell} is not run")
+        return NumberFate(row, NOT_YET, f"{row.measure} of its cell {row.cell} is not measured")
     why = "; ".join(part for part in (row.why, line.differs, line.block.stale) if part)
     if line.void or line.block.stale == measured.CHANGED:
         return NumberFate(row, NOT_YET, why)

@@ -125,6 +125,7 @@ def judge(
     *,
     trials: int,
     seed: int,
+    rates: Sequence[float] = (),
     watch: Watch | None = None,
 ) -> tuple[MemberAttack, ...]:
     """Every attack on every client: its measures, their means and standard deviations over clients; of the
@@ -134,7 +135,7 @@ def judge(
     told = GameCount(watch, len(attacks) * len(games) + len(shorter))
     tables = [
         [
-            judge_game(attack, game, who, trials=trials, seed=seed, first=i == 0, told=told)
+            judge_game(attack, game, who, trials=trials, seed=seed, rates=rates, first=i == 0, told=told)
             for attack in attacks
         ]
         for i, game in enumerate(games)
@@ -162,7 +163,15 @@ class GameCount:
 
 
 def judge_game(
-    attack: Attack, game: ClientChannel, who: Roster, *, trials: int, seed: int, first: bool, told: GameCount
+    attack: Attack,
+    game: ClientChannel,
+    who: Roster,
+    *,
+    trials: int,
+    seed: int,
+    rates: Sequence[float] = (),
+    first: bool,
+    told: GameCount,
 ) -> ClientGame:
     """What an attack finds of one client; of the ``first`` one it is checked by shuffled secrets."""
     channel, transcript = game[1], _play(attack, game, who, trials=trials, seed=seed)
@@ -170,7 +179,7 @@ def judge_game(
     found = ClientGame(
         members=int((transcript.secrets == 1).sum()),
         judged=int((transcript.secrets == 0).sum()),
-        scores=score(transcript),
+        scores=score(transcript, rates),
         roc=tuple(roc(transcript)),
         reach=reach(channel.model, show(channel, who.known), who.known.x) if callable(reach) else None,
         selfcheck=shuffled(transcript, auroc, null=0.5, rng=seeded(seed, "shuffle")) if first else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from leakscope.measures.success import auroc, tpr_at_fpr
 from leakscope.results.scores import Scores
 
 RATES = (0.01, 0.05, 0.1)  # nominal false positive rates at which the conformal test is judged
+FURTHER = (0.025, 0.04, 0.1)  # false positive rates at which the likelihood ratio is measured if asked for
 
 
 def measure_games(
@@ -58,8 +59,10 @@ def average_games(
     return Scores[Estimate].model_validate(means), Scores[float].model_validate(spreads), clients
 
 
-def score(transcript: Transcript) -> Scores[Estimate]:
+def score(transcript: Transcript, rates: Iterable[float] = ()) -> Scores[Estimate]:
+    """All measures, and the likelihood ratio at further false positive ``rates``."""
     measures = _measures(len(transcript.null) if transcript.null is not None else 0)
+    measures |= {f"plr_at_{100 * rate:g}%": partial(plr_at_fpr, fpr=rate) for rate in rates}
     return Scores[Estimate].model_validate({name: take(transcript) for name, take in measures.items()})
 
 

@@ -27,6 +27,7 @@ from leakscope.audits.membership.judged import (
     measure_worth,
 )
 from leakscope.audits.membership.limits import describe_limits
+from leakscope.audits.membership.scoring import FURTHER
 from leakscope.audits.world import (
     build_model,
     count_parameters,
@@ -56,12 +57,12 @@ class MembershipAudit:
     says; the ``attacks`` are tried on ``scored`` of them (None: all). Of the records nobody trains on,
     ``known`` are the adversary's own, ``held`` set the thresholds, ``validation`` are the clients' for a
     defense that needs some, and the rest are judged, or ``judged`` of them: then no more records are looked
-    at. ``seen`` and ``centred`` are `RecordedChannel`'s; the rest is `training.federate`'s. With ``how``
-    "site" every value of the private ``column`` is a client under its own name: of its records the
-    ``shares`` are its members, the adversary's own and held out, and the rest are judged, so that members
-    are told from other records of the same site; ``clients``, ``size``, ``scored``, ``known``, ``held`` and
-    ``validation`` are then not looked at. There ``person`` may name the column of people, who are then
-    members or not as a whole.
+    at. The likelihood ratio is measured at these false positive ``rates`` too. ``seen`` and ``centred`` are
+    `RecordedChannel`'s; the rest is `training.federate`'s. With ``how`` "site" every value of the private
+    ``column`` is a client under its own name: of its records the ``shares`` are its members, the adversary's
+    own and held out, and the rest are judged, so that members are told from other records of the same site;
+    ``clients``, ``size``, ``scored``, ``known``, ``held`` and ``validation`` are then not looked at. There
+    ``person`` may name the column of people, who are then members or not as a whole.
     """
 
     attacks: tuple[Attack, ...]
@@ -86,6 +87,7 @@ class MembershipAudit:
     upload: Defense | None = None
     virtual: int = 1
     repartition: bool = False
+    rates: tuple[float, ...] = ()
 
     kind = "membership"
 
@@ -93,6 +95,8 @@ class MembershipAudit:
         require(len(self.attacks) > 0, "MembershipAudit.attacks", "at least one", self.attacks)
         for name in ("clients", "size", "known", "held"):
             require(getattr(self, name) >= 1, f"MembershipAudit.{name}", "at least 1", getattr(self, name))
+        known = {*self.rates} <= {*FURTHER}
+        require(known, "MembershipAudit.rates", f"some of {', '.join(map(str, FURTHER))}", self.rates)
         require(self.validation >= 0, "MembershipAudit.validation", "at least 0", self.validation)
         scored = self.clients if self.scored is None else self.scored
         require(1 <= scored <= self.clients, "MembershipAudit.scored", "from 1 to all clients", scored)
@@ -135,7 +139,15 @@ class MembershipAudit:
             # Dealt at random, members differ from others by the draw alone: the test could only be wrong.
             random = self.how in ("iid", "user")
             alike = () if random else compare_sides(watched, who, history[0], seed=seed)
-            attempts = judge(self.attacks, watched, who, trials=cell.trials, seed=seed, watch=world.watch)
+            attempts = judge(
+                self.attacks,
+                watched,
+                who,
+                trials=cell.trials,
+                seed=seed,
+                rates=self.rates,
+                watch=world.watch,
+            )
             utility = measure_worth(model, history[-1], who)
             found = gather(attempts, watched, who, trials=cell.trials, utility=utility, alike=alike)
             limits = tuple(describe_limits(self.attacks, watched, who, trials=cell.trials))
