@@ -64,7 +64,8 @@ fates = cache(coverage.fates)
 
 def digits(value: float) -> str:
     """Three digits at most."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.3f}"
+    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) > 1 else 3
+    return f"{value:.{places}f}"
 
 
 def spoken(measure: str) -> str:

@@ -230,7 +230,13 @@ def test_a_flow_is_drawn_of_boxes_and_what_passes_between_them():
 
 def test_prose_has_numbers_and_measures_in_few_words(tables):
     assert tables.spoken("Cosine plr_at_1%") == "cosine: true over false alarms at 1%"
-    assert [tables.digits(x) for x in (0.12345, 1.0, 12.345, 123.45)] == ["0.123", "1.000", "12.3", "123"]
+    assert [tables.digits(x) for x in (0.12345, 1.0, 1.2345, 12.345, 123.45)] == [
+        "0.123",
+        "1.000",
+        "1.23",
+        "12.3",
+        "123",
+    ]
     for measure in {name for number in published.documents() for name in published_measures(number)}:
         assert "_" not in tables.spoken(measure), measure
 
