@@ -178,6 +178,7 @@ def test_a_global_model_that_never_moves_is_said(tmp_path):
     honest = record(tmp_path / "honest", lambda update: update)
     checked = check_recording(record_again(honest, tmp_path / "run", sent=lambda r: 0))
     assert checked.server == "unknown: the global model is the same after every round"
+    assert checked.agreement == 0  # so that little found is no all-clear
     assert any("stayed as it was, after these rounds: 0, 1, 2, 3, 4" in line for line in checked.remarks)
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
+from leakscope.audits.membership.names import _fit_others
 from leakscope.audits.membership.request import request_recording
 from leakscope.audits.membership.seeds import list_unlike, watches
 from leakscope.core.dataset import Dataset
@@ -237,6 +238,16 @@ def test_noise_is_not_taken_for_another_activation(tmp_path, scale):
 
     with pytest.raises(ArgumentError, match="does not tell it: losses are lower under sigmoid than under"):
         ask_for_perceptron(tmp_path, Loop(), noisy)
+
+
+def test_noise_along_a_clients_records_does_not_exchange_its_name():
+    """It lies along nobody's records that are like them as well; what was trained on does not."""
+    rng = seeded(100)
+    scores = [0.1 * torch.randn(2, 30, generator=rng) + torch.tensor([[c], [1 - c]]) for c in (0, 1)]
+    noise = [0.1 * torch.randn(2, 30, generator=rng) + torch.tensor([[c], [1 - c]]) for c in (0, 1)]
+    nothing = [0.1 * torch.randn(2, 30, generator=rng) for _ in (0, 1)]
+    assert _fit_others(scores, nothing, 1e-4) == {0: 1, 1: 0}
+    assert _fit_others(scores, noise, 1e-4) == {}
 
 
 @pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2)])
