@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import leakscope
 from leakscope.core.errors import LeakscopeError
 from leakscope.integrations.claims import words
+from leakscope.integrations.claims.answer import show
 from leakscope.integrations.claims.read import parse_settings
 
 APP = {"dp-clipping-norm": 1.0, "dp-sensitivity": 2.0, "dp-epsilon": 1.0, "dp-delta": 1e-5}
@@ -267,3 +268,23 @@ def test_an_answer_says_what_the_epsilon_that_holds_lets_somebody_find(epsilon, 
 def test_where_none_holds_somebody_may_always_be_right():
     answer = leakscope.claim("nvflare", {"filter": "PercentilePrivacy", "entries": 10}, promise=1.0)
     assert any("right in up to 100%" in line for line in words.notes(answer))
+
+
+def test_what_an_epsilon_lets_find_is_said_of_all_who_look_on():
+    """Those who see the model have an epsilon, which is larger if it is known who took part; those who see
+    uploads have none, and can always be right."""
+    settings = {"noise_multiplier": 4, "clipping_norm": 1, "num_sampled_clients": 10, "rounds": 3}
+    answer = leakscope.claim("flower-fixed", settings | {"clients": 50}, promise=30.0)
+    largest = max(row.added for row in answer.asked if not math.isinf(row.added))
+    lines = [line for line in words.notes(answer) if "right in up to" in line]
+    assert [line.split(" and must")[0].strip() for line in lines] == [
+        f"with epsilon {show(largest)}, those who see only the model of each round",
+        "with no epsilon, those who see every upload",
+    ]
+    assert "right in up to 100%" in lines[1]
+
+
+def test_arguments_that_are_no_table_are_refused_in_words(tmp_path):
+    wrong, right = {"name": "ExcludeVars", "args": ["a"]}, {"name": "SVTPrivacy", "args": {}}
+    with pytest.raises(LeakscopeError, match="args of ExcludeVars must be a table"):
+        leakscope.claim(job(tmp_path, wrong, right), {"entries": 1_000}, promise=11.0)

@@ -635,7 +635,10 @@ def test_a_guard_of_which_one_row_tells_too_little_is_not_called_quiet():
         return told.verdicts[0].severity, " ".join(told.brief.helps)
 
     assert say(flat)[0] == "none"
-    assert "no more than guessing" in say(flat)[1]
+    assert "learned no more than guessing, and with the label" in say(flat)[1]
+    whole = flat[-1].attack.model_copy(update={"scores": game(1900, 2000).found.scores})
+    keyed = flat[-1].model_copy(update={"holding": "keyed", "labelled": False, "attack": whole})
+    assert "learned no more than guessing without its key, and with" in say([*flat, keyed])[1]
     assert {row.labelled for row in flat if row.usual and row.holding != "nothing"} == {False, True}
     for i, row in enumerate(flat):
         if row.usual:

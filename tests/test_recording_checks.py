@@ -163,10 +163,22 @@ def test_rounds_that_are_out_of_order_are_refused(tmp_path, other, words):
         check_recording(record_again(honest, tmp_path / "run", **other)).raise_faults("run")
 
 
+def test_rounds_that_are_counted_otherwise_are_in_their_order(tmp_path):
+    """By tens, or without a round in which all clients failed, which leaves the model as it was."""
+    honest = record(tmp_path / "honest", lambda update: update)
+    recorder = Recorder(tmp_path / "run", builders.net(), model_name="net")
+    for r in honest.rounds:
+        recorder.global_model(10 * r, honest.global_model(r))
+        for client in honest.clients_in(r):
+            recorder.update(10 * r, client, honest.uploaded(r, client), samples=CLIENTS[client])
+    assert check_recording(Recording(tmp_path / "run")).faults == ()
+
+
 def test_a_global_model_that_never_moves_is_said(tmp_path):
     honest = record(tmp_path / "honest", lambda update: update)
     checked = check_recording(record_again(honest, tmp_path / "run", sent=lambda r: 0))
     assert checked.server == "unknown: the global model is the same after every round"
+    assert checked.agreement == 0  # so that little found is no all-clear
     assert any("stayed as it was, after these rounds: 0, 1, 2, 3, 4" in line for line in checked.remarks)
 
 

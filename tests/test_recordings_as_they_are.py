@@ -16,6 +16,7 @@ from torch import nn
 
 from leakscope import Recorder, Recording, audit_recording, seeded
 from leakscope.audits.membership.kind import KIND
+from leakscope.audits.membership.names import _fit_others
 from leakscope.audits.membership.request import request_recording
 from leakscope.audits.membership.seeds import list_unlike, watches
 from leakscope.core.dataset import Dataset
@@ -192,14 +193,9 @@ def test_codes_are_refused_only_where_another_order_is_clearly_better():
 def test_candidates_that_are_scaled_otherwise_are_never_an_all_clear(tmp_path, honest):
     """Shifted and stretched, the model is no better on members than the most frequent label."""
     records = Loop().candidates()
-    from leakscope.audits.membership.seeds import _doubts
-    from leakscope.results.scores import average_worth
-
     found = audit(honest[0], Loop(), replace(records, x=1e-3 * records.x - 5))
-    worth = average_worth([found.utility])
-    assert any("not coded as the clients" in doubt for doubt in _doubts([found], worth))
-    good = audit(honest[0], Loop())
-    assert not list(_doubts([good], average_worth([good.utility])))
+    assert any("not coded as the clients" in doubt for doubt in found.doubts)
+    assert not audit(honest[0], Loop()).doubts
 
 
 def test_a_client_under_another_name_is_not_taken_for_nobody(honest):
@@ -209,22 +205,49 @@ def test_a_client_under_another_name_is_not_taken_for_nobody(honest):
         audit(honest[0], Loop(), other, seen="sum")
 
 
+def ask_for_perceptron(folder, loop: Loop, upload=lambda r, client, sent, state: state):
+    """The cell of an audit whose model is known by its name alone."""
+    keep(folder / "run", loop, upload)
+    records = loop.candidates()
+    names = np.array(records.values["client"])[records.private["client"]]
+    np.savez(folder / "c.npz", x=records.x.numpy(), y=records.y.numpy(), client=names)
+    asked = {"client": "client", "label": "y", "seen": "uploads", "centred": False, "records": False}
+    sizes = {"drop": (), "trials": 200, "seeds": 1, "trust": ()}
+    given = str(folder / "c.npz")
+    (cell,) = request_recording(given, recording=folder / "run", model="MLP", **asked, **sizes)["cell"]
+    return cell
+
+
 @pytest.mark.parametrize("net", ["plain", "tanh"])
 def test_the_activation_that_shapes_do_not_say_is_the_one_that_fits(tmp_path, net):
     """Under another one, gradients would be others and most members missed."""
-    keep(tmp_path / "run", Loop(net=net))
-    records = Loop().candidates()
-    names = np.array(records.values["client"])[records.private["client"]]
-    np.savez(tmp_path / "c.npz", x=records.x.numpy(), y=records.y.numpy(), client=names)
-    asked = {"client": "client", "label": "y", "seen": "uploads", "centred": False, "records": False}
-    sizes = {"drop": (), "trials": 200, "seeds": 1, "trust": ()}
-    given = str(tmp_path / "c.npz")
-    plan = request_recording(given, recording=tmp_path / "run", model="MLP", **asked, **sizes)
-    (cell,) = plan["cell"]
+    cell = ask_for_perceptron(tmp_path, Loop(net=net))
     assert cell["model"] == {"name": "MLP", "hidden": [16]} | (
         {"activation": "tanh"} if net == "tanh" else {}
     )
     assert ("tanh, under which what was recorded fits" in cell["note"]) == (net == "tanh")
+
+
+@pytest.mark.parametrize("scale", [1.0, 3.0])
+def test_noise_is_not_taken_for_another_activation(tmp_path, scale):
+    """A net of ReLUs with noise has a lower loss if its units were sigmoids, which cannot grow."""
+    rng = seeded(100)
+
+    def noisy(r, client, sent, state):
+        return {n: t + scale * torch.randn(t.shape, generator=rng) for n, t in state.items()}
+
+    with pytest.raises(ArgumentError, match="does not tell it: losses are lower under sigmoid than under"):
+        ask_for_perceptron(tmp_path, Loop(), noisy)
+
+
+def test_noise_along_a_clients_records_does_not_exchange_its_name():
+    """It lies along nobody's records that are like them as well; what was trained on does not."""
+    rng = seeded(100)
+    scores = [0.1 * torch.randn(2, 30, generator=rng) + torch.tensor([[c], [1 - c]]) for c in (0, 1)]
+    noise = [0.1 * torch.randn(2, 30, generator=rng) + torch.tensor([[c], [1 - c]]) for c in (0, 1)]
+    nothing = [0.1 * torch.randn(2, 30, generator=rng) for _ in (0, 1)]
+    assert _fit_others(scores, nothing, 1e-4) == {0: 1, 1: 0}
+    assert _fit_others(scores, noise, 1e-4) == {}
 
 
 @pytest.mark.parametrize("order", [(1, 2, 0), (1, 0, 2)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from builders import measure, refuses
@@ -318,6 +319,23 @@ def test_what_is_dealt_at_random_is_not_tested_and_what_is_not_is():
     sizes = {"clients": 2, "size": 60, "known": 60, "held": 60, "column": None}
     assert run(how="iid", **sizes).found.alike == ()
     assert len(run(how="dirichlet", **sizes).found.alike) == 2
+
+
+def test_rare_values_do_not_tell_members_from_others():
+    """Were they rare by the members' own counts, members would have fewer of them."""
+    rng = np.random.default_rng(100)
+    codes = {f"code {i}": [f"v{value}" for value in rng.integers(220, size=1_200)] for i in range(4)}
+    coins = {name: rng.integers(2, size=1_200) for name in ("y", "s")}
+    table = pd.DataFrame(coins | codes | {"age": rng.normal(size=1_200)})
+    data = ls.from_csv(table, label="y", secrets=["s"])
+    assert any(column.frequent for column in data.columns)
+    chances = []
+    for seed in range(100, 106):
+        sizes = {"clients": 2, "size": 200, "known": 150, "held": 150}
+        who = roster(MembershipAudit((Whitened(),), LOCAL, **sizes), data, seeded(seed))
+        sides = joined(who.members), joined((who.held, who.others))
+        chances.append(exchangeability(*sides, rng=seeded(seed)).records)
+    assert sum(chance < 0.05 for chance in chances) < 3, chances  # 3 of 6 by chance once in 450
 
 
 KEPT = ("clients", "size", "known", "held", "judged", "how", "column")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from scipy.stats import ttest_1samp
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from leakscope.attacks.whitened import Whitened
 from leakscope.audits.membership.judged import Roster, WatchedFederation, show
-from leakscope.core.dataset import joined
+from leakscope.core.dataset import Dataset, joined
 from leakscope.core.errors import ArgumentError, DataError
 from leakscope.training.recording import RecordedChannel
 from leakscope.training.recording.index import listed
@@ -23,15 +24,15 @@ LITTLE = 0.25  # of a score against another's uploads: members' score against th
 def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
     """Refuse clients whose members score clearly higher against another client's uploads, and next to nothing
     against their own, where the same is true of that other client: each would be looked for where it is not.
-    One whose uploads hide its members, beside another with records like them, is none."""
+    One whose uploads hide its members, beside another with records like them, is none: noise that an upload
+    has by chance along a client's records it has along nobody's records like them too."""
     if watched.seen != "uploads" or not (chosen := _choose(watched)):
         return
     rounds, names = chosen
     places = [watched.clients.index(name) for name in names]
     members = [who.members[c].take(torch.arange(min(MEMBERS, len(who.members[c])))) for c in places]
-    few = Roster(
-        tuple(members), who.known.take(torch.arange(min(KNOWN, len(who.known)))), who.held, who.others
-    )
+    members += [_find_nearest(part, who.held) for part in members]
+    few = replace(who, members=tuple(members), known=who.known.take(torch.arange(min(KNOWN, len(who.known)))))
     try:
         scores = _score(watched, few, rounds, names)
     except ArgumentError:  # a net that cannot be whitened
@@ -40,7 +41,8 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
     looks += [((r,), z) for r, z in zip(rounds, scores, strict=True) if len(rounds) > 1]
     level = DOUBT / (len(looks) * len(names) * (len(names) - 1))
     for when, z in looks:
-        fits = _fit_others(z.split(sizes, 1), level)
+        parts = z.split(sizes, 1)
+        fits = _fit_others(parts[: len(names)], parts[len(names) :], level)
         pairs = [f"those of {names[c]!r} those of {names[d]!r}" for c, d in fits.items() if d in fits]
         if pairs:
             raise DataError(
@@ -50,17 +52,25 @@ def refuse_exchanged(watched: WatchedFederation, who: Roster) -> None:
             )
 
 
-def _fit_others(scores: Sequence[Tensor], level: float) -> dict[int, int]:
+def _fit_others(scores: Sequence[Tensor], like: Sequence[Tensor], level: float) -> dict[int, int]:
     """Of clients whose members' scores, (clients, members) each, are clearly higher against another client's
-    uploads, and next to nothing against their own, that other client."""
+    uploads than against their own, where they are next to nothing, and than those of nobody's records that
+    are ``like`` them, that other client."""
     fits: dict[int, int] = {}
-    for c, own in enumerate(scores):
+    for c, (own, others) in enumerate(zip(scores, like, strict=True)):
         mean = own.mean(1)
         d = int(mean.argmax())
         if mean[c] < LITTLE * mean[d] and own.shape[1] > 2:
-            p = ttest_1samp((own[d] - own[c]).numpy(), 0.0, alternative="greater").pvalue
+            gaps = torch.stack([own[d] - own[c], own[d] - others[d]], 1).numpy()
+            p = ttest_1samp(gaps, 0.0, alternative="greater").pvalue.max()
             fits |= {c: d} if p < level else {}
     return fits
+
+
+def _find_nearest(part: Dataset, others: Dataset) -> Dataset:
+    """For every record the nearest of the others, of the same label if there is one."""
+    apart = torch.cdist(part.x.flatten(1).double(), others.x.flatten(1).double())
+    return others.take((apart + apart.max() * (part.y[:, None] != others.y)).argmin(1))
 
 
 def _choose(watched: WatchedFederation) -> tuple[tuple[int, ...], tuple[str, ...]] | None:

@@ -241,11 +241,14 @@ def roster(audit: MembershipAudit, data: Dataset, rng: torch.Generator) -> Roste
 
 
 def _scaled(parts: Sequence[Dataset], private: Dataset) -> list[Dataset]:
-    """The parts in the units of what is trained on. Records that are equal once rare values are one value are
-    left out of every part: of one side alone, and that side would be of other records than the other."""
-    scaled = [part.standardised(private) for part in parts]
+    """The parts in the units of what is trained on. Which values are rare, and what stands for missing ones,
+    is said by all records: by those that are trained on, and a value of theirs would be rare less often than
+    one of the others. Records that are equal once rare values are one value are left out of every part: of
+    one side alone, and that side would be of other records than the other."""
     if all(column.learned for column in private.columns):  # they are as different as they were
-        return scaled
+        return [part.standardised(private) for part in parts]
+    whole = joined(parts)
+    scaled = [part.completed(whole).standardised(private.completed(whole)) for part in parts]
     hashes = [part.hashes for part in scaled]
     counts = Counter(chain(*hashes))
     once = [[i for i, key in enumerate(keys) if counts[key] == 1] for keys in hashes]

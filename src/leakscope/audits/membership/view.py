@@ -190,6 +190,12 @@ class Federation(Runs[MembershipFound]):
         return [min(checks, key=lambda check: check.p) for checks in groups.values()]
 
     @property
+    def dealt(self) -> str:
+        """What the audit itself dealt at random to clients and to nobody, so that no test is needed."""
+        how = "" if self.recorded else self.cell.game.get("how", "iid")
+        return {"iid": "records", "user": "whole people"}.get(how, "")
+
+    @property
     def by_site(self) -> bool:
         """Whether clients are sites, and non-members records of the same site."""
         return is_by_site(self.cell)

@@ -250,7 +250,8 @@ def _with_filter(given: dict[str, Any], also: Mapping[str, Any], reasons: list[s
             f"nvflare needs filter: one of {names}. Give it, such as --set filter={[*FILTERS][1]}."
         )
     extra = {"elsewhere": also["elsewhere"]} if "elsewhere" in also else {}
-    return {**given, **extra, "filters": tuple(made), "kinds": _kinds(made, listed, reasons)}
+    kinds = KINDS if reasons else _kinds(made, listed, reasons)
+    return {**given, **extra, "filters": tuple(made), "kinds": kinds}
 
 
 def _kinds(
@@ -258,7 +259,7 @@ def _kinds(
 ) -> tuple[str, ...]:
     """What every filter with noise acts on."""
     kinds = KINDS
-    for one, table in zip(made, listed, strict=False):
+    for one, table in zip(made, listed, strict=True):
         named = (table.get("args") or {}).get("data_kinds") or KINDS
         if not isinstance(named, list | tuple) or not set(map(str, named)) <= set(KINDS):
             reasons.append(f"data_kinds must be a list of {', '.join(KINDS)}, got {reprlib.repr(named)}.")

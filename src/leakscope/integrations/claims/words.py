@@ -96,18 +96,20 @@ def notes(answer: Claimed) -> list[str]:
 
 
 def _meanings(answer: Claimed) -> Iterator[str]:
-    """What the least epsilon that holds of what was promised lets somebody find."""
+    """What the epsilon of what was promised lets everybody find who sees as much: the largest, which needs
+    the fewest conditions."""
     promise = answer.promise
-    if promise is None or not answer.asked:
+    if promise is None:
         return
-    row = min(answer.asked, key=lambda row: row.epsilon(promise.neighbours))
-    epsilon = row.epsilon(promise.neighbours)
-    right = min(1.0, expit(epsilon) + row.delta * expit(-epsilon))
-    worth = "no epsilon" if math.isinf(epsilon) else f"epsilon {show(epsilon)}"
-    yield (
-        f"with {worth}, somebody who must say which of two it was is right in up to {100 * right:.4g}% of "
-        f"cases, where 50% is guessing"
-    )
+    rising = sorted(answer.asked, key=lambda row: row.epsilon(promise.neighbours))
+    for against, row in {row.against: row for row in rising}.items():
+        epsilon = row.epsilon(promise.neighbours)
+        right = min(1.0, expit(epsilon) + row.delta * expit(-epsilon))
+        worth = "no epsilon" if math.isinf(epsilon) else f"epsilon {show(epsilon)}"
+        yield (
+            f"with {worth}, those {against} and must say which of two it was are right in up to "
+            f"{100 * right:.4g}% of cases, where 50% is guessing"
+        )
 
 
 def as_json(answer: Claimed) -> dict[str, Any]:

@@ -35,8 +35,8 @@ UNKNOWN = "unknown"
 class Checked:
     """What the recorded steps say of the server and of the uploads. ``gap`` is the largest distance between
     a step and the uploads' mean, over the step's length; ``agreement`` the best cosine of both over rounds,
-    None where no step can be compared. ``faults`` forbid an audit, ``remarks`` must be read beside one.
-    ``recording`` is what can be audited, without what is not finite."""
+    None where no step can be compared and 0 where the model never moved. ``faults`` forbid an audit,
+    ``remarks`` must be read beside one. ``recording`` is what can be audited, without what is not finite."""
 
     recording: Recording
     server: str
@@ -215,7 +215,7 @@ class _Seen:
             recording.choose(without=self.without) if self.without else recording,
             server,
             max(self.gaps, default=None),
-            max(plain, default=None),
+            max(plain, default=0.0 if self.stood else None),
             tuple(self._faults(recording)),
             tuple(self._remarks(recording, server)),
         )

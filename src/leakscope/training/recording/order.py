@@ -40,7 +40,10 @@ class Trail:
         for r, mean in self.means.items():
             near = exact * float((mean - self.models[r]).norm())
             far = {q: float((mean - model).norm()) for q, model in self.models.items() if q != r}
-            if near > 0 and far.get(r + 1, near + 1) > near and min(far.values(), default=near + 1) <= near:
+            after = min(
+                (q for q in far if q > r), default=r
+            )  # a round may be missing, or the count go by tens
+            if near > 0 and far.get(after, near + 1) > near and min(far.values(), default=near + 1) <= near:
                 yield r, min(far, key=lambda q: far[q])
 
 

@@ -49,7 +49,8 @@ def _help(page: GuardPage) -> Iterator[str]:
     free = page.free.tried.worth if page.free else None
     if holding:
         one, found = max(holding, key=lambda pair: pair[1].tried.worth.value if pair[1].tried.worth else 0.0)
-        known = ", and with the label no more than the label tells" if found.rows else ""
+        known = " without its key" if found.row("keyed") else ""
+        known += ", and with the label no more than the label tells" if found.rows else ""
         yield (
             f"Every attacker tried on {one.label} learned no more than guessing{known}. "
             f"{_cost(found.tried, free)}"
