@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from flwr.app import ArrayRecord
-from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
-from flwr.server.client_manager import ClientManager
-from flwr.server.client_proxy import ClientProxy
-from flwr.server.strategy import Strategy
-
-from leakscope.core.errors import ArgumentError, DataError
+from leakscope.core.errors import ArgumentError, DataError, MissingExtra
 from leakscope.integrations.flower import Book, logged
+
+try:
+    from flwr.app import ArrayRecord
+    from flwr.common import FitIns, FitRes, Parameters, Scalar, parameters_to_ndarrays
+    from flwr.server.client_manager import ClientManager
+    from flwr.server.client_proxy import ClientProxy
+    from flwr.server.strategy import Strategy
+except ImportError as error:
+    raise MissingExtra(
+        'leakscope.integrations.flower_older needs Flower\'s older strategies; run: pip install "leakscope[flower]"'
+    ) from error
 
 __all__ = ["record_older"]
 
