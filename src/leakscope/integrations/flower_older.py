@@ -16,7 +16,7 @@ try:
     from flwr.server.strategy import Strategy
 except ImportError as error:
     raise MissingExtra(
-        'leakscope.integrations.flower_older needs Flower\'s older strategies; run: pip install "leakscope[flower]"'
+        'leakscope.integrations.flower_older needs Flower 1.38 or later; run: pip install "leakscope[flower]"'
     ) from error
 
 __all__ = ["record_older"]
