@@ -13,22 +13,26 @@ import numpy as np
 import pandas as pd
 import pytest
 import tomli_w
-from builders import keep, refuses
+from builders import fail, game, golden, keep, refuses
+from chromium import program
 from markupsafe import Markup
 
 import leakscope as ls
 from leakscope.core.errors import StoreError
-from leakscope.report import dossier
-from leakscope.report.dossier import MANIFEST, STATEMENT, write_dossier
+from leakscope.report import paper, sheet
+from leakscope.report.dossier import MANIFEST, PDF, STATEMENT, write_dossier
+from leakscope.results.chapter import SEVERITIES, Verdict
+from leakscope.results.result import FORMAT
 from leakscope.run import api
 
+BROWSER = program()  # before it is hidden from the tests
 EXAMPLES = Path(__file__).parents[1] / "examples" / "ci"
 LIMIT = {"secret": "*", "measure": "advantage", "at_most": 0.1, "attack": "any"}
 
 
 @pytest.fixture(autouse=True)
 def no_browser(monkeypatch):
-    monkeypatch.setattr(dossier.shutil, "which", lambda name: None)
+    monkeypatch.setattr(paper.shutil, "which", lambda name: None)
 
 
 def appetite(tmp_path, **more):
@@ -175,6 +179,88 @@ def test_ten_runs_make_a_small_dossier(tmp_path):
     runs = [keep(tmp_path / f"run{i}", builders.grid(6)) for i in range(10)]
     write_dossier(runs, tmp_path / "out", appetite=appetite(tmp_path))
     assert sum(p.stat().st_size for p in (tmp_path / "out").rglob("*") if p.is_file()) < 2_000_000
+
+
+def make_ten(folder):
+    """Ten runs: of every kind some, that leak, that do not, that failed, and one in which nothing was run."""
+    kinds = ("guards", "inference", "layers", "mechanism", "membership")
+    runs = [
+        keep(folder / f"of-{kind}", [one.model_copy(update={"format": FORMAT}) for one in golden(kind)])
+        for kind in kinds
+    ]
+    runs += [keep(folder / f"site-{i}", [game(rate=0.5 + 0.1 * i), fail(game("race"))]) for i in range(3)]
+    return [*runs, keep(folder / "same", [game(rate=0.5)]), keep(folder / "empty", [])]
+
+
+def test_a_front_sheet_tells_equal_sentences_once_and_loses_no_verdict(tmp_path):
+    write_dossier(make_ten(tmp_path), tmp_path / "out", appetite=appetite(tmp_path))
+    found = texts(tmp_path / "out")
+    page = " ".join(Markup(found["index.html"]).striptags().split())
+    said = json.loads(found[STATEMENT])
+    every = {verdict["told"] for run in said["runs"] for verdict in run["found"]}
+    every |= {
+        sentence
+        for run in said["runs"]
+        for sentence in (*run["threat model"]["assumed"], *run["threat model"]["not tested"])
+    }
+    assert max(page.count(sentence) for sentence in every) == 1
+    section = found["index.html"].partition('id="found"')[2].partition('id="rests"')[0]
+    listed = " ".join(Markup(section).striptags().split())
+    items = [" ".join(Markup(item).striptags().split()) for item in section.split("<li>")]
+    for i, run in enumerate(said["runs"], start=1):
+        for verdict in run["found"]:
+            named = re.escape(f"{verdict['about']}, {verdict['data']}") + r" \((.*?)\)"
+            own = [item for item in items if item.startswith(verdict["reading"])]
+            assert any(covers(runs, i) for item in own for runs in re.findall(named, item)), verdict
+        assert not run["found"] or run["found"][0]["told"] in listed
+        lost = [
+            one for one in run["threat model"]["not tested"] if "failed" in one or "Nobody has run" in one
+        ]
+        assert all(sentence in listed for sentence in lost)
+    assert "Run 10: nothing has been run yet." in listed
+    assert "1 limit passed" in page
+    assert "Fail: every secret, Advantage at most 0.1" in page
+    assert "in the details below" not in page
+
+
+def covers(runs, number):
+    """Whether ``all runs`` or ``runs 1 to 3 and 7`` speaks of this one."""
+    if runs == "all runs":
+        return True
+    parts = re.findall(r"(\d+)(?: to (\d+))?", runs)
+    return any(int(first) <= number <= int(last or first) for first, last in parts)
+
+
+def test_what_has_no_room_is_counted_by_its_reading_and_its_place_is_told():
+    told = [Verdict("severe", f"column {i}", "adult", f"It leaks {i}.") for i in range(sheet.NAMED + 3)]
+    quiet = [Verdict("none", f"row {i}", "adult", f"Nothing {i}.") for i in range(6)]
+    found = sheet.sort_out([[*told, *quiet], told])
+    assert [verdict.about for verdict, _ in found.told] == [f"column {i}" for i in range(sheet.EACH)]
+    assert [(severity, len(names)) for severity, names in found.named.items()] == [("severe", sheet.NAMED)]
+    assert found.named["severe"][0] == "column 3, adult (all runs)"
+    assert found.left == f"6 more verdicts: 6 {SEVERITIES['none'].lower()}. See the reports of run 1."
+
+
+@pytest.mark.parametrize(
+    ("numbers", "name"),
+    [((1, 2, 3), "all runs"), ((2,), "run 2"), ((1, 2), "runs 1 and 2"), ((1, 3), "runs 1 and 3")],
+)
+def test_runs_are_named_by_their_numbers(numbers, name):
+    assert sheet.name_runs(numbers, 3) == name
+    assert sheet.name_runs((1, 2, 3, 4, 7), 9) == "runs 1 to 4 and 7"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed here")
+def test_ten_runs_are_two_printed_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(paper.shutil, "which", lambda name: BROWSER)
+    runs = make_ten(tmp_path)
+    for given in (runs[-3:-2], runs):
+        out = tmp_path / f"out{len(given)}"
+        _, told = write_dossier(given, out, appetite=appetite(tmp_path))
+        printed = (out / PDF).read_bytes()
+        assert told == f"PDF: {PDF}, 2 pages."
+        assert len(re.findall(rb"/Type */Page\b", printed)) == 2
+        assert b"file:" not in printed
 
 
 def steps(name):

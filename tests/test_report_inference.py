@@ -482,7 +482,7 @@ def test_a_defense_under_which_nothing_is_learned_is_no_answer():
 
 def test_the_first_page_says_what_was_not_tested():
     text = page(setting(), setting(DPSGD, rate=0.5)).text
-    assert "This run did not ask: the epsilon of a DP-SGD step; whose records a federation trained on" in text
+    assert "Not asked: the epsilon of a DP-SGD step; whose records a federation trained on" in text
     assert "The model was trained once." in text
     assert "1 of 2 measurements failed" in page(setting(), fail(setting(DPSGD))).text
     assert "The plan asks for 2 more measurements." in page(setting(), wanted=3).text

@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
 from leakscope.core import files
 from leakscope.core.errors import StoreError
-from leakscope.report import overview
-from leakscope.report.opening import Opening, open_page
+from leakscope.report import overview, paper, sheet
+from leakscope.report.opening import Opening, open_page, say_unasked
 from leakscope.report.page import list_verdicts, quote_plan, render
 from leakscope.report.pages import fill
 from leakscope.report.report import Report, read_report
@@ -35,9 +32,6 @@ from leakscope.results.result import revision
 
 FORMAT = 1  # of the statement
 MANIFEST, STATEMENT, PDF = "manifest.json", "statement.json", "dossier.pdf"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome", "chrome")
-MOST = 3  # verdicts of each run on the first page
-PATIENCE = 60  # seconds for a browser
 SHOWN = "shown"  # the setting of a cell by which private records are in its results
 READINGS = (
     {
@@ -82,10 +76,12 @@ class Exhibit:
 
     @property
     def opening(self) -> Opening:
+        """With every sentence: a dossier has no details below."""
         results = self.report.results
         wanted = len(store.asked(plan_of(self.report.plan)))
         missing = max(0, wanted - len(results))
-        return open_page(self.chapters, self.verdicts, results, self.report.answer, missing)
+        verdicts, answer = self.verdicts, self.report.answer
+        return open_page(self.chapters, verdicts, results, answer, missing, most=sys.maxsize)
 
 
 def write_dossier(
@@ -107,12 +103,10 @@ def write_dossier(
             "gate.svg": gate.as_badge(verdict),
         }
     statement = state(runs, wanted, verdict)
-    lines = [_line(run) for run in runs]
-    more = fill("/dossier.html", statement=statement, runs=runs, most=MOST)
-    content["index.html"] = overview.render(lines, [], title="Privacy dossier", more=more)
+    content["index.html"] = render_front(runs, statement, verdict)
     content[STATEMENT] = _dump(statement)
     content["model-card.md"] = write_card(runs, verdict)
-    printed, told = _print(str(content["index.html"]))
+    printed, told = paper.print_page(str(content["index.html"]))
     content |= {PDF: printed} if printed else {}
     hashes = {name: hashlib.sha256(_bytes(text)).hexdigest() for name, text in sorted(content.items())}
     content[MANIFEST] = _dump({"format": FORMAT, "sha256": hashes})
@@ -120,7 +114,7 @@ def write_dossier(
         (output / name).unlink()
     for name, text in content.items():
         files.write(output / name, text)
-    return sorted(content), told
+    return sorted(content), f"PDF: {PDF}, {told}" if printed else f"No PDF: {told}"
 
 
 def _open(folder: Path, wanted: gate.Appetite | None) -> Exhibit:
@@ -173,10 +167,36 @@ def _pages(run: Exhibit) -> Iterator[tuple[str, str]]:
     yield "results.json", number.as_json(report.numbers, title=plan.name)
 
 
-def _line(run: Exhibit) -> overview.Run:
+def render_front(runs: Sequence[Exhibit], statement: dict[str, Any], verdict: gate.GateVerdict | None) -> str:
+    """The front sheet: two printed pages for ten runs. What several runs say stands there once."""
+    numbered = len(runs) > 1
+    lines = [_line(run, i if numbered else 0) for i, run in enumerate(runs, start=1)]
+    first = fill("/verdict.html", statement=statement, verdict=verdict, gates=gate.words)
+    openings = [run.opening for run in runs]
+    more = fill(
+        "/dossier.html",
+        statement=statement,
+        numbered=numbered,
+        found=sheet.sort_out([run.verdicts for run in runs]),
+        assumed=sheet.name_all(sheet.gather([opening.assumed for opening in openings]), len(runs)),
+        untested=_gather_untested(openings),
+    )
+    return overview.render(lines, [], title="Privacy dossier", first=first, more=more)
+
+
+def _gather_untested(openings: Sequence[Opening]) -> list[tuple[str, list[str]]]:
+    """Questions one by one: runs of two kinds did not ask most of the same."""
+    others = [[s for s in opening.untested if s not in say_unasked(opening.unasked)] for opening in openings]
+    gathered = sheet.gather(others)
+    for runs, questions in sheet.gather([opening.unasked for opening in openings]).items():
+        gathered[runs] = [*gathered.get(runs, ()), *say_unasked(questions)]
+    return sheet.name_all(gathered, len(openings))
+
+
+def _line(run: Exhibit, number: int) -> overview.Run:
     link, report = f"{quote(run.name)}/report.html", run.report
     line = overview.line_up(run.name, link, report.plan, report.results, run.chapters)
-    return replace(line, gate=run.verdict.combined if run.verdict else "")
+    return replace(line, gate=run.verdict.combined if run.verdict else "", number=number)
 
 
 def state(
@@ -246,30 +266,6 @@ def write_card(runs: Sequence[Exhibit], verdict: gate.GateVerdict | None) -> str
 def _plain(text: str) -> str:
     """Words of the data as Markdown shows them, and does not read them."""
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>#|" else letter for letter in " ".join(text.split()))
-
-
-def _print(page: str) -> tuple[bytes, str]:
-    """The page on paper by a browser, where there is one, and what became of it."""
-    browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if browser is None:
-        return b"", "No PDF: there is no Chromium or Chrome on the PATH."
-    with TemporaryDirectory() as place:
-        source, target = Path(place, "index.html"), Path(place, PDF)
-        files.write(source, page)
-        root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        flags = [
-            "--headless",
-            "--disable-gpu",
-            "--no-pdf-header-footer",
-            f"--user-data-dir={place}/profile",
-            *root,
-        ]
-        command = [browser, *flags, f"--print-to-pdf={target}", source.as_uri()]
-        try:
-            subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True)
-            return files.read(target), f"PDF: {PDF}"
-        except (OSError, subprocess.SubprocessError) as error:
-            return b"", f"No PDF: {Path(browser).name} did not print it ({type(error).__name__})."
 
 
 def _dump(table: dict[str, Any]) -> str:

@@ -30,6 +30,7 @@ class Opening:
     steps: tuple[str, ...]  # commands and settings
     assumed: list[str]
     untested: list[str]
+    unasked: list[str]  # the questions among it
     scenes: list[Scene]
 
 
@@ -39,24 +40,31 @@ def open_page(
     results: Sequence[Result[Any]],
     answer: Answer | None,
     missing: int,
+    *,
+    most: int = LISTED,
 ) -> Opening:
-    """What the chapters say in short; the answer of a search takes the place of their advice."""
+    """What the chapters say in short, at ``most`` so many sentences of a list; the answer of a search takes
+    the place of their advice."""
     briefs = [chapter.brief for chapter in told]
-    asked = [answer.question] if answer else _short(brief.asked for brief in briefs)
+    asked = [answer.question] if answer else _short((brief.asked for brief in briefs), most)
+    there = {result.kind for result in results}
+    unasked = [entry.asks for name, entry in KINDS.items() if name not in there and entry.asks]
     return Opening(
         asked=asked,
         found=list(verdicts[:FOUND]),
         more=max(0, len(verdicts) - FOUND),
-        meaning=_short(brief.meaning for brief in briefs),
+        meaning=_short((brief.meaning for brief in briefs), most),
         helps=advise(briefs, answer),
         steps=answer.steps if answer else (),
-        assumed=_short(brief.assumed for brief in briefs),
+        assumed=_short((brief.assumed for brief in briefs), most),
         untested=[
             *_lost(results, missing),
             *list_too_small(results),
             *_each(brief.untested for brief in briefs),
-            *_unasked(results),
+            *say_unasked(unasked),
+            *_once(results),
         ],
+        unasked=unasked,
         scenes=list(dict.fromkeys(brief.scene for brief in briefs if brief.scene)),
     )
 
@@ -72,10 +80,10 @@ def _each(lists: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(sentence for sentences in lists for sentence in sentences))
 
 
-def _short(lists: Iterable[Sequence[str]]) -> list[str]:
+def _short(lists: Iterable[Sequence[str]], most: int) -> list[str]:
     """Of each chapter so many sentences that all have room; the details have the rest."""
     every = [list(sentences) for sentences in lists if sentences]
-    room = max(1, LISTED // max(1, len(every)))
+    room = max(1, most // max(1, len(every)))
     kept = _each(sentences if len(sentences) <= room else sentences[:room] for sentences in every)
     left = len(_each(every)) - len(kept)
     return [*kept, f"{left} more {'is' if left == 1 else 'are'} in the details below."] if left else kept
@@ -106,11 +114,12 @@ def list_too_small(results: Sequence[Result[Any]]) -> list[str]:
     ]
 
 
-def _unasked(results: Sequence[Result[Any]]) -> list[str]:
-    """The kinds of audit that were not run, and what one seed leaves open."""
-    there = {result.kind for result in results}
-    asks = [entry.asks for name, entry in KINDS.items() if name not in there and entry.asks]
-    lines = [f"This run did not ask: {'; '.join(asks)}."] if asks else []
-    if len({result.seed for result in results}) == 1:
-        lines.append("The model was trained once. Another training can leak more or less.")
-    return lines
+def say_unasked(questions: Sequence[str]) -> list[str]:
+    """The kinds of audit that were not run."""
+    return [f"Not asked: {'; '.join(questions)}."] if questions else []
+
+
+def _once(results: Sequence[Result[Any]]) -> list[str]:
+    """What one seed leaves open."""
+    once = len({result.seed for result in results}) == 1
+    return ["The model was trained once. Another training can leak more or less."] if once else []

@@ -42,6 +42,7 @@ class Run:
     results: int
     missing: int = 0  # results that its plan asks for and nobody has run
     gate: str = ""  # the verdict of the gate, in a word
+    number: int = 0  # by which a dossier names it; 0 where nothing does
 
 
 def say(verdict: Verdict) -> tuple[str, str, str]:
@@ -120,10 +121,20 @@ def _lost(run: Run) -> list[str]:
     return [f"{count} of {run.results + run.missing} {what}" for count, what in counts if count]
 
 
-def render(runs: Sequence[Run], bad: Sequence[str], *, title: str = "Summary of runs", more: str = "") -> str:
-    """The page; ``more`` are sections after its table. All words from the data are escaped."""
+def render(
+    runs: Sequence[Run],
+    bad: Sequence[str],
+    *,
+    title: str = "Summary of runs",
+    first: str = "",
+    more: str = "",
+) -> str:
+    """The page; ``first`` and ``more`` are sections before and after its table. All words from the data are
+    escaped."""
     words = {"say": say, "say_worth": say_worth}
-    return fill("/summary.html", title=title, runs=runs, bad=bad, more=Markup(more), **words)
+    return fill(
+        "/summary.html", title=title, runs=runs, bad=bad, first=Markup(first), more=Markup(more), **words
+    )
 
 
 def write(folders: Sequence[Path], page: Path) -> tuple[list[Run], list[str]]:
