@@ -61,8 +61,8 @@ def _fit_others(scores: Sequence[Tensor], like: Sequence[Tensor], level: float) 
         mean = own.mean(1)
         d = int(mean.argmax())
         if mean[c] < LITTLE * mean[d] and own.shape[1] > 2:
-            gaps = torch.stack([own[d] - own[c], own[d] - others[d]], 1).numpy()
-            p = ttest_1samp(gaps, 0.0, alternative="greater").pvalue.max()
+            gaps = (own[d] - own[c], own[d] - others[d])
+            p = max(float(ttest_1samp(gap.numpy(), 0.0, alternative="greater").pvalue) for gap in gaps)
             fits |= {c: d} if p < level else {}
     return fits
 
