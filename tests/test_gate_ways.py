@@ -179,6 +179,9 @@ WAYS = {
         appetite(epsilon(secret="race", at_most=50.0)), [golden("mechanism")[1]]
     ),
     # an epsilon of something else
+    "an epsilon of one game, where another was not played behind the defense": lambda: code(
+        appetite(epsilon(releases="shown", at_most=100.0, defense=DP)), [accounted(), ask(safe(), "attribute")]
+    ),
     "an epsilon that another version computed": lambda: code(
         appetite(epsilon(releases="shown", at_most=100.0)), [stamp(accounted(), code="0" * 12)]
     ),

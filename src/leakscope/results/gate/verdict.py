@@ -223,7 +223,8 @@ def _unplayed(limit: Limit, every: Sequence[Reading], about: Sequence[Reading]) 
     names no game."""
     played = {(one.secret, one.data, kind) for one in about for kind in one.kinds}
     anywhere = limit.model_copy(update={"defense": None})
-    missed = [one for one in every if limit.defense and limit.measure in one.measured and anywhere.about(one)]
+    told = [one for one in every if limit.measure == EPSILON or limit.measure in one.measured]
+    missed = [one for one in told if limit.defense and anywhere.about(one)]
     games = {(one.secret, one.data, kind): one for one in missed for kind in one.kinds}
     return [one for game, one in games.items() if game not in played]
 
