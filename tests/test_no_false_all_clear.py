@@ -290,6 +290,18 @@ def test_a_ranking_turned_round_gives_as_much_away():
     assert read_severity(dataclasses.replace(nothing, low=0.0), low) == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [(0.47, 0.54, "none"), (0.44, 0.62, "inconclusive"), (0.38, 0.53, "inconclusive")],
+)
+def test_a_ranking_that_is_not_known_is_no_all_clear(low, high, word):
+    """Of a value that one in twenty has, no guess beats the usual one: its ranking must be known too."""
+    nothing, ranking = (
+        Average(v, a, b, 0.95, 500, 1, None, "exact") for v, a, b in ((0.0, -0.01, 0.01), (0.5, low, high))
+    )
+    assert read_severity(nothing, ranking) == word
+
+
 def test_what_is_no_number_passes_nothing():
     one = game(1000, 2000)
     gain, area = one.found.scores.advantage, one.found.scores.auroc

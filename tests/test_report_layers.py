@@ -75,7 +75,7 @@ def with_latent(result, leaks=None, *, half=0.01, chance=False, together=0.5, se
     def leak(old, value):
         new = {"information": moved(old.information, value, half)}
         if chance:
-            new |= {"advantage": moved(old.advantage, 0.0, 0.05), "auroc": moved(old.auroc, 0.5, 0.05)}
+            new |= {"advantage": moved(old.advantage, 0.0, 0.05), "auroc": moved(old.auroc, 0.5, 0.04)}
         return old.model_copy(update=new)
 
     pairs = zip(latent.layers.items(), leaks or (0.6, 0.1, 0.0), strict=True)

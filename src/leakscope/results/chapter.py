@@ -28,8 +28,9 @@ RULES = {  # by the advantage
     "substantial": f"the lower limit is between {SLIGHT} and {SEVERE}",
     "ranking": "the interval of the advantage includes 0, but that of AUROC does not include 0.5",
     "slight": f"the lower limit is above 0 and below {SLIGHT}",
-    "inconclusive": f"the interval includes 0 and reaches {SLIGHT} or more",
-    "none": f"the interval includes 0 and stays below {SLIGHT}",
+    "inconclusive": f"the interval includes 0 and reaches {SLIGHT} or more, or that of AUROC is too wide",
+    "none": f"the interval includes 0 and stays below {SLIGHT}, and that of AUROC stays within {SLIGHT / 2} "
+    f"of 0.5",
     "failed": "there is no measurement, so nothing can be said",
 }
 
@@ -123,8 +124,14 @@ def read_severity(advantage: Average, auroc: Average | None) -> str:
         return "slight"
     if auroc is not None and auroc.low > 0.5:
         return "ranking"
-    told = auroc is not None and tells(auroc.low, auroc.high)  # the other way round: no all-clear either
-    return "none" if advantage.high < SLIGHT and not told else "inconclusive"
+    return "none" if advantage.high < SLIGHT and (auroc is None or _is_level(auroc)) else "inconclusive"
+
+
+def _is_level(auroc: Average) -> bool:
+    """Whether a ranking is known to tell next to nothing, either way round. Of a rare value no guess beats
+    the usual one, so that an advantage of 0 alone says little."""
+    apart = max(auroc.high - 0.5, 0.5 - auroc.low)
+    return not tells(auroc.low, auroc.high) and apart < SLIGHT / 2
 
 
 def explain(severity: str, topic: str, harm: str) -> str:
