@@ -55,7 +55,8 @@ class GuardKind:
             yield from _numbers(judged, replace(about, secret=judged.title))
 
     def entries(self, found: GuardsFound) -> dict[str, TableEntry]:
-        """The task, and every attack; the one that rehearsals chose is also called the strongest."""
+        """The task, and every attack; the one that rehearsals chose is also called the strongest. An advantage
+        is left out: success and guessing give it."""
         entries: dict[str, TableEntry] = {}
         for judged in found.judged:
             prefix = f"{judged.title} " if len(found.judged) > 1 else ""
@@ -71,7 +72,11 @@ class GuardKind:
             named += [(row.title, row.attack) for row in judged.rows]
             for name, one in named:
                 table = enter_scores(one.scores, one.guessing, f"{prefix}{name} ")
-                entries |= {key.replace(" success", " success_rate"): value for key, value in table.items()}
+                entries |= {
+                    key.replace(" success", " success_rate"): value
+                    for key, value in table.items()
+                    if not key.endswith(" advantage")
+                }
         return entries
 
     def headline(self, cell: Cell, found: GuardsFound) -> str:
