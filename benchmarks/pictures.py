@@ -17,9 +17,10 @@ import base64
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,10 @@ import leakscope as ls
 from leakscope.attacks.closed_form import Attempt, FirstLayer
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
 from leakscope.audits.guards.audit import GuardAudit
-from leakscope.audits.guards.kind import KIND as GUARDS
+from leakscope.audits.guards.kind import _prepare
 from leakscope.audits.guards.trial import Trial
 from leakscope.audits.membership.simulated import MembershipAudit
-from leakscope.core import files
+from leakscope.core import flatten
 from leakscope.core.dataset import Dataset
 from leakscope.core.nouns import Batch, Params, Transcript
 from leakscope.core.rng import integer, seeded
@@ -59,7 +60,6 @@ from leakscope.run import experiment, published
 FOLDER = Path(__file__).parents[1] / "papers" / "pictures"
 RESULTS = Path("papers-results") / "pictures"
 SEED, POINTS, MAPPED, SHOWN, BINS = 0, 40, 300, 6, 40
-ANIMATE = {"bird", "cat", "deer", "dog", "frog", "horse"}
 Drawn = tuple[str, str | bytes, str]  # what it is called, the drawing, and what stands beside it
 
 
@@ -110,7 +110,7 @@ def rocs(curves: dict[str, Sequence[tuple[float, float]]], title: str) -> str:
     lines = [Curve([(RAREST, RAREST), (1.0, 1.0)], "chance")]
     styles = [f"series {name}" for name in ("first", "second", "third", "fourth")]
     for style, (name, curve) in zip(styles, curves.items(), strict=False):
-        steps = [corner for (_, y), (x, top) in zip(curve, curve[1:], strict=False)
+        steps = [corner for (_, y), (x, top) in pairwise(curve)
                  for corner in ((x, y), (x, top))]  # fmt: skip
         lines.append(Curve([*curve[:1], *steps], style, tip=name))
     panel = Panel(frame(across, up, tall=300), curves=lines)
@@ -150,9 +150,7 @@ def look(cell: Cell) -> Looked:
 
 
 def with_look(world: Any, audit: Look) -> None:
-    from leakscope.audits.guards import kind
-
-    _, parts = kind._prepare(world)
+    _, parts = _prepare(world)
     cell = world.cell
     audit.run(parts.train, parts.test, parts.public, trials=cell.trials, rehearsals=cell.rehearsals,
               seed=SEED, person=cell.data.get("by"))  # fmt: skip
@@ -178,7 +176,7 @@ def map_of(trial: Trial, encoder: Encoder, title: str, name: str) -> Drawn:
     """As many challenges as a map has spots."""
     game, _ = trial.games()
     view, secrets = game.deal(trial.channel(encoder), MAPPED, seeded(SEED, "map"))
-    seen = ls.flatten(view.releases[0].layers).numpy()
+    seen = flatten(view.releases[0].layers).numpy()
     points = TSNE(2, random_state=integer(seeded(SEED, "t-SNE")), perplexity=30).fit_transform(seen)
     groups: list[list[tuple[float, float]]] = [[] for _ in range(int(secrets.max()) + 1)]
     for (x, y), code in zip(points.tolist(), secrets.tolist(), strict=True):
@@ -248,7 +246,7 @@ def draw_statistics(cells: dict[str, Cell], folder: Path) -> list[Drawn]:
     found = {name: result_of(cell, folder).found for name, cell in cells.items()}
     ends = [end for one in found.values() for end in (one.histogram.edges[0], one.histogram.edges[-1])]
     drawn = []
-    for name, one in found.items():
+    for one in found.values():
         shares = tuple([h / sum(part) for h in part] for part in (one.histogram.h0, one.histogram.h1))
         words = "a record made for the audit" if one.crafted else "a record drawn from the data"
         text = plot.histogram(one.histogram.edges, (shares[0], shares[1]), names=one.values[:2],
@@ -330,8 +328,11 @@ def png(parts: Sequence[np.ndarray]) -> bytes:
     return held.getvalue()
 
 
-GUARDED = {"location-lira": "no guard", "location-early-lira": "early stopping",
-           "location-aware-lira": "Inf2Guard, bounded", "location-distilled": "Distilled"}  # fmt: skip
+GUARDED = {
+    "location-lira": "no guard",
+    "location-early-lira": "plain training that stops early",
+    "location-aware-lira": "the guard with a bounded loss, told the label",
+}
 BY_MEMBER, BY_SHARE = ("others", "members"), ("share 0.2", "share 0.4", "share 0.6", "share 0.8")
 WITHOUT, WITH = "no guard (λ = 0)", "the paper's guard (λ = 0.75)"
 LEARNED = {"cifar10-learned-0": "no noise", "cifar10-learned-1.25": "learned noise, ε = 1.25"}
@@ -343,12 +344,22 @@ def pair(stem: str) -> dict[str, str]:
 
 PICTURES = {
     "000 fig8": Recorded(("audit-crafted", "audit-sampled"), draw_statistics),
-    "001 rebuilt": Recorded((), draw_rebuilt),
+    "001 rebuilt": Recorded(
+        (),
+        draw_rebuilt,
+        also="the first images of the test part, nets before training, likeness (SSIM) on average",
+    ),
     "002 fig1": Recorded(("cifar100",), draw_cosines, also="the last round, the first client, layer conv5"),
-    "003 fig6": Recorded(tuple(pair("location")), draw_maps("Members and others", pair("location")), BY_MEMBER),
-    "003 fig8": Recorded(tuple(GUARDED), draw_rocs("LiRA on location30", GUARDED, "LiRA"), tuple(GUARDED.values())),
+    "003 fig6": Recorded(
+        tuple(pair("location")), draw_maps("Members and others", pair("location")), BY_MEMBER
+    ),
+    "003 fig8": Recorded(
+        tuple(GUARDED), draw_rocs("LiRA on location30", GUARDED, "LiRA"), tuple(GUARDED.values())
+    ),
     "003 fig9": Recorded(tuple(LEARNED), draw_decoded(LEARNED), more={"shown": SHOWN}),
-    "003 fig12": Recorded(tuple(pair("census-mean")), draw_maps("Shares of women", pair("census-mean")), BY_SHARE),
+    "003 fig12": Recorded(
+        tuple(pair("census-mean")), draw_maps("Shares of women", pair("census-mean")), BY_SHARE
+    ),
     "004 fig2": Recorded(
         ("adult-gender-0.75",),
         draw_maps("Men and women", {"adult-gender-0.75": WITH}, raw="the records as they are"),
@@ -381,12 +392,16 @@ def write(name: str, results: Path) -> dict[str, Any]:
         "cells": {cell: published.cells(name.split()[0])[cell].key(SEED) for cell in recorded.cells},
         "seed": SEED,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **({"also": recorded.also} if recorded.also else {}),
-        **({"settings": recorded.more} if recorded.more else {}),
-        **({"key": list(recorded.key)} if recorded.key else {}),
         "seconds": round(time.perf_counter() - begun),
         "panels": panels,
     }
+
+
+def words(name: str) -> dict[str, Any]:
+    """What is said of a picture, whenever it was made."""
+    recorded = PICTURES[name]
+    said = {"also": recorded.also, "settings": recorded.more, "key": list(recorded.key)}
+    return {name: value for name, value in said.items() if value}
 
 
 def main() -> None:
@@ -402,7 +417,7 @@ def main() -> None:
         entry = write(name, asked.results)
         index = json.loads(path.read_text()) if path.exists() else {}
         index[name] = entry
-        ordered = {known: index[known] for known in PICTURES if known in index}
+        ordered = {known: {**index[known], **words(known)} for known in PICTURES if known in index}
         path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
         print(f"{name}: {len(entry['panels'])} drawn in {entry['seconds']} s", flush=True)
 
