@@ -45,6 +45,7 @@ from leakscope.core.tables import construct
 from leakscope.games import Reconstruction
 from leakscope.games.channels import GradientChannel
 from leakscope.guards.encoder import Encoder, Guarded
+from leakscope.guards.hidden import Hidden
 from leakscope.measures.fidelity import matched, ssim
 from leakscope.measures.orthogonality import orthogonality, update_cosines
 from leakscope.models import MLP, LeNet, SigmoidNet, build, parameters
@@ -97,7 +98,7 @@ def draw_rocs(title: str, names: dict[str, str], attack: str) -> Callable[..., l
             judged = result_of(cells[cell], folder).found.judged[0]
             (one,) = (tried for tried in judged.attacks if tried.name == attack)
             curves[name] = thinned(one.roc, POINTS)
-        return [("roc", rocs(curves, title), "")]
+        return [(title, rocs(curves, title), "")]
 
     return drawn
 
@@ -222,9 +223,9 @@ def draw_cosines(cells: dict[str, Cell], folder: Path) -> list[Drawn]:
     inside, outside = (update_cosines(net, watch.given, moved, data)[layer] for data in (members, others))
     between = (pairs.mixed[layer], pairs.members[layer])
     return [
-        ("pairs", cosines(between, ("member and another", "two members"),
+        ("between the gradients of two records", cosines(between, ("member and another", "two members"),
                           "Cosines between the gradients of two records"), ""),
-        ("update", cosines((outside, inside), ("others", "members"),
+        ("between a record's gradient and the update", cosines((outside, inside), ("others", "members"),
                            "Cosines between a record's gradient and the update"), ""),
     ]  # fmt: skip
 
@@ -333,7 +334,8 @@ GUARDED = {
     "location-early-lira": "plain training that stops early",
     "location-aware-lira": "the guard with a bounded loss, told the label",
 }
-BY_MEMBER, BY_SHARE = ("others", "members"), ("share 0.2", "share 0.4", "share 0.6", "share 0.8")
+BY_MEMBER = ("others", "members")
+BY_SHARE = tuple(f"{share:.0%} women" for share in Hidden.shares)
 WITHOUT, WITH = "no guard (λ = 0)", "the paper's guard (λ = 0.75)"
 LEARNED = {"cifar10-learned-0": "no noise", "cifar10-learned-1.25": "learned noise, ε = 1.25"}
 

@@ -51,11 +51,13 @@ def tradeoff(number: str, figure: str, across: str, up: str) -> str:
             stem, setting = _split(name)
             families.setdefault(stem, []).append((setting, lines))
     charts = [
-        _panel(draw_tradeoff(stem or figure, rows, across, up), stem) for stem, rows in families.items()
+        _panel(draw_tradeoff(stem or figure, rows, across, up), stem)
+        for stem, rows in ((stem, _sorted(rows)) for stem, rows in families.items() if len(rows) > 1)
     ]
     key = f"{_key(1, True)} ours with its 95% intervals, {_key(1, False)} the paper's"
+    dashed = "; dashed: guessing" if 'class="chance"' in "".join(charts) else ""
     numbers = "; the number beside a dot is its strength" if any(families) else ""
-    words = f"{tables.spoken(up)} over {tables.spoken(across)}: {key}; dashed: guessing{numbers}."
+    words = f"{tables.spoken(up)} over {tables.spoken(across)}: {key}{dashed}{numbers}."
     return _figure(charts, words)
 
 
@@ -65,6 +67,12 @@ def _split(name: str) -> tuple[str, str]:
     return (stem, end) if re.fullmatch(r"[\d.]+", end) else ("", name)
 
 
+def _sorted(rows: list[tuple[str, Lines]]) -> list[tuple[str, Lines]]:
+    """By strength, where that is what the cells differ in."""
+    whole = all(re.fullmatch(r"[\d.]+", setting) for setting, _ in rows)
+    return sorted(rows, key=lambda row: float(row[0])) if whole else rows
+
+
 def draw_tradeoff(title: str, rows: Sequence[tuple[str, Lines]], across: str, up: str) -> str:
     marks, ours, theirs = [], [], []
     for place, (setting, lines) in enumerate(rows, start=1):
@@ -72,21 +80,32 @@ def draw_tradeoff(title: str, rows: Sequence[tuple[str, Lines]], across: str, up
         tip = f"{x.cell.id}: {tables.interval(y.number.value, y.number.low, y.number.high)} at "
         tip += tables.interval(x.number.value, x.number.low, x.number.high)
         sides = (x.number.low, x.number.high), (y.number.low, y.number.high)
-        marks.append(Mark(x.number.value, y.number.value, tip, 1, True, *sides, words=setting, number=place))
+        name = {"words": setting, "number": place, "kept": True}
+        marks.append(Mark(x.number.value, y.number.value, tip, 1, True, *sides, **name))
         ours.append((x.number.value, y.number.value))
         if x.published is not None and y.published is not None:
             tip = f"{x.cell.id}, the paper: {y.published:g} at {x.published:g}"
-            marks.append(Mark(x.published, y.published, tip, 1, False, words=setting, number=100 + place))
+            marks.append(Mark(x.published, y.published, tip, 1, False, **name | {"number": -place}))
             theirs.append((x.published, y.published))
-    guessing = max(lines[up].number.guessing for _, lines in rows)
+    guessing = _guessing([lines[up] for _, lines in rows])
+    family = bool(_split(rows[0][1][across].cell.id)[0])
     wide = linear([end for m in marks for end in (m.x, *(m.across or ()))], tables.spoken(across), pad=0.1)
     high = [end for m in marks for end in (m.y, *(m.up or ()))] + [guessing] * (guessing > 0)
-    inside = frame(wide, linear(high, tables.spoken(up), pad=0.1, grid=True))
+    room = {} if family else {"wide": 540.0, "tall": 260.0}  # for names in place of strengths
+    inside = frame(wide, linear(high, tables.spoken(up), pad=0.1, grid=True), **room)
     curves = [Curve([(wide.low, guessing), (wide.high, guessing)], "chance")] if guessing > 0 else []
-    if len(ours) > 1 and _split(rows[0][1][across].cell.id)[0]:
+    if len(ours) > 1 and family:
         curves += [Curve(ours, "series"), *([Curve(theirs, "series second")] if len(theirs) > 1 else [])]
     desc = "The lower and the further right, the better the trade. The numbers stand in the table."
     return draw([Panel(inside, marks, curves)], f"Trade-off, {title}", desc, "tradeoff")
+
+
+def _guessing(lines: Sequence[PaperLine]) -> float:
+    """What a guess reaches, where that means something."""
+    if lines[0].measure.endswith("auroc"):
+        return 0.5
+    rate = lines[0].measure.endswith(("success_rate", "success"))
+    return max(line.number.guessing for line in lines) if rate else 0.0
 
 
 def layers(number: str, figure: str, measure: str) -> str:
@@ -246,7 +265,8 @@ def figures(number: str) -> str:
     for one in printed_figures():
         if one["paper"] == number:
             places = [f"[{place}](#drawn-{place})" for place in one["drawn"].split()]
-            rows.append(f"| {one['figure']} | {one['shows']} | {', '.join(places)} | {one['why']} |")
+            name = one["figure"].replace(" ", "\u00a0")
+            rows.append(f"| {name} | {one['shows']} | {', '.join(places)} | {one['why']} |")
     return "\n".join(rows)
 
 

@@ -20,7 +20,8 @@ ANCHORS = {0.0: "start", 0.5: "middle", 1.0: "end"}
 @dataclass(frozen=True)
 class Mark:
     """A value with its intervals, in the units of the axes; ``shift`` is in pixels. Its ``words`` stand
-    beside it, or its ``number`` where there is no room. ``arrow``: it may be higher."""
+    beside it, or its ``number`` where there is no room, or, if they are ``kept``, further off. ``arrow``: it
+    may be higher."""
 
     x: float
     y: float
@@ -34,6 +35,7 @@ class Mark:
     arrow: bool = False
     words: str = ""
     number: int = 0
+    kept: bool = False
 
     def drawing(self, x: float, y: float) -> str:
         shape = SHAPES[1 + (self.shape - 1) % (len(SHAPES) - 1) if self.shape else 0]
@@ -108,7 +110,8 @@ class Panel:
             first.setdefault(mark.number, (mark, x, y))
         for mark, x, y in [place for place in first.values() if place[0].words]:
             tries = [(mark.words, *spot) for spot in _around(x, y)[:8]]
-            tries += [(str(mark.number), *spot) for spot in _around(x, y)]
+            last = mark.words if mark.kept else str(mark.number)
+            tries += [(last, *spot) for spot in _around(x, y)]
             words, left, base, anchor = spot = _free(tries, taken, room) or tries[8]
             taken.append(_box(spot))
             if abs(left - x) > 12 or abs(base - 4 - y) > 16:
