@@ -54,7 +54,8 @@ def tradeoff(number: str, figure: str, across: str, up: str) -> str:
         _panel(draw_tradeoff(stem or figure, rows, across, up), stem)
         for stem, rows in ((stem, _sorted(rows)) for stem, rows in families.items() if len(rows) > 1)
     ]
-    key = f"{_key(1, True)} ours with its 95% intervals, {_key(1, False)} the paper's"
+    key = f"{_key(1, True)} ours with its 95% intervals"
+    key += f", {_key(1, False)} the paper's" if "dot hollow" in "".join(charts) else ""
     dashed = "; dashed: guessing" if 'class="chance"' in "".join(charts) else ""
     numbers = "; the number beside a dot is its strength" if any(families) else ""
     words = f"{tables.spoken(up)} over {tables.spoken(across)}: {key}{dashed}{numbers}."
@@ -75,12 +76,14 @@ def _sorted(rows: list[tuple[str, Lines]]) -> list[tuple[str, Lines]]:
 
 def draw_tradeoff(title: str, rows: Sequence[tuple[str, Lines]], across: str, up: str) -> str:
     marks, ours, theirs = [], [], []
+    first = {setting.partition("-")[0] for setting, _ in rows}
+    same = f"{first.pop()}-" if len(first) == 1 else ""  # which all names begin with
     for place, (setting, lines) in enumerate(rows, start=1):
         x, y = lines[across], lines[up]
         tip = f"{x.cell.id}: {tables.interval(y.number.value, y.number.low, y.number.high)} at "
         tip += tables.interval(x.number.value, x.number.low, x.number.high)
         sides = (x.number.low, x.number.high), (y.number.low, y.number.high)
-        name = {"words": setting, "number": place, "kept": True}
+        name = {"words": setting.removeprefix(same), "number": place, "kept": True}
         marks.append(Mark(x.number.value, y.number.value, tip, 1, True, *sides, **name))
         ours.append((x.number.value, y.number.value))
         if x.published is not None and y.published is not None:

@@ -172,13 +172,19 @@ def test_a_page_that_shows_what_is_not_printed_is_caught(here, tmp_path, monkeyp
         follow("page.md", lambda: capsys.readouterr().out, flower=True)
 
 
+def hook(name: str):
+    """A part of the site's builder, which finds the others beside it."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    with patch.object(sys, "path", [str(DOCS), *sys.path]):
+        spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture(scope="module")
 def tables():
     """The hook that fills the papers' pages."""
-    spec = importlib.util.spec_from_file_location("tables", DOCS / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hook("tables")
 
 
 @pytest.mark.parametrize("number", published.documents())
@@ -186,7 +192,7 @@ def test_a_papers_page_gets_its_tables_and_values_from_what_was_measured(number,
     text = (DOCS / "papers" / f"{number}.md").read_text(encoding="utf-8")
     assert {mark[0] for mark in tables.TABLE.findall(text)} == {number}
     assert {mark[0] for mark in tables.VALUE.findall(text)} <= {number}
-    made = tables.on_page_markdown(text, page=None)
+    made = tables.on_page_markdown(hook("pictures").on_page_markdown(text, page=None), page=None)
     assert "<!-- table" not in made
     assert "{{" not in made
     assert "<!--" not in made
@@ -216,9 +222,7 @@ def test_every_page_has_a_picture():
 
 
 def test_a_flow_is_drawn_of_boxes_and_what_passes_between_them():
-    spec = importlib.util.spec_from_file_location("flows", DOCS / "flows.py")
-    flows = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(flows)
+    flows = hook("flows")
     made = flows.on_page_markdown("a <!-- flow: A: <b> -> one\ntwo -> !B: d --> z", page=None)
     assert made == (
         'a <div class="flow"><div class="box"><b>A</b><br>&lt;b&gt;</div><div class="arrow"><span>one two'
