@@ -18,7 +18,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -139,22 +139,16 @@ class Look(GuardAudit):
 
 def look(cell: Cell) -> Looked:
     """The cell's encoder, trained as the audit trains it."""
-    audit: GuardAudit = construct(cell.game, "audit")
-    settings = {name: getattr(audit, name) for name in GuardAudit.__dataclass_fields__}
-    own = cell.model_copy(update={"game": {**cell.game, "rows": False}})
-    world = experiment.enter(own, SEED)
+    audit, parts = _prepare(experiment.enter(cell, SEED))
+    settings = {one.name: getattr(audit, one.name) for one in fields(audit)}
+    counts = {"trials": cell.trials, "rehearsals": cell.rehearsals, "seed": SEED}
     try:
-        with_look(world, Look(**{**settings, "rows": False, "baselines": False}))
+        Look(**{**settings, "rows": False}).run(
+            parts.train, parts.test, parts.public, **counts, person=cell.data.get("by")
+        )
     except Looked as looked:
         return looked
     raise AssertionError("an audit of a guard judges it")
-
-
-def with_look(world: Any, audit: Look) -> None:
-    _, parts = _prepare(world)
-    cell = world.cell
-    audit.run(parts.train, parts.test, parts.public, trials=cell.trials, rehearsals=cell.rehearsals,
-              seed=SEED, person=cell.data.get("by"))  # fmt: skip
 
 
 def draw_maps(title: str, names: dict[str, str], *, raw: str = "") -> Callable[..., list[Drawn]]:
@@ -162,7 +156,7 @@ def draw_maps(title: str, names: dict[str, str], *, raw: str = "") -> Callable[.
     the records themselves too, if ``raw`` says what they are called."""
 
     def drawn(cells: dict[str, Cell], folder: Path) -> list[Drawn]:
-        found, looked = [], None
+        found: list[Drawn] = []
         for cell, name in names.items():
             looked = look(cells[cell])
             if raw and not found:
@@ -291,8 +285,8 @@ def rebuild(net: Any, attack: Any, images: Dataset, public: Dataset) -> Attempt:
 
 
 def draw_decoded(names: dict[str, str]) -> Callable[..., list[Drawn]]:
-    """Records of the cells and what a decoder makes of their representations: the same ones in each. Those
-    with a person in them are left out, whose face nobody could make out."""
+    """Records of the cells and what a decoder makes of their representations: the same ones in each. One
+    with a person in it is left out, even where no face can be made out."""
 
     def drawn(cells: dict[str, Cell], folder: Path) -> list[Drawn]:
         rows: list[Drawn] = []

@@ -90,8 +90,8 @@ def draw_tradeoff(title: str, rows: Sequence[tuple[str, Lines]], across: str, up
             tip = f"{x.cell.id}, the paper: {y.published:g} at {x.published:g}"
             marks.append(Mark(x.published, y.published, tip, 1, False, **name | {"number": -place}))
             theirs.append((x.published, y.published))
-    guessing = _guessing([lines[up] for _, lines in rows])
     family = bool(_split(rows[0][1][across].cell.id)[0])
+    guessing = _guessing([lines[up] for _, lines in rows]) if family else 0.0
     wide = linear([end for m in marks for end in (m.x, *(m.across or ()))], tables.spoken(across), pad=0.1)
     high = [end for m in marks for end in (m.y, *(m.up or ()))] + [guessing] * (guessing > 0)
     room = {} if family else {"wide": 540.0, "tall": 260.0}  # for names in place of strengths
