@@ -306,7 +306,7 @@ def draw_decoded(names: dict[str, str]) -> Callable[..., list[Drawn]]:
 
 
 def strip(images: Tensor) -> bytes:
-    """Images beside each other, a white pixel or two between them."""
+    """Images beside each other, with nothing between them."""
     pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()
     return png(list(pixels))
 
@@ -318,8 +318,9 @@ def joined(pictures: Sequence[str]) -> bytes:
 
 
 def png(parts: Sequence[np.ndarray]) -> bytes:
-    gap = np.full((parts[0].shape[0], 2, 3), 255, dtype=np.uint8)
-    wide = [piece for part in parts for piece in (part, gap)][:-1]
+    gap = np.zeros((parts[0].shape[0], 2, 4), dtype=np.uint8)  # the page shows through
+    solid = [np.dstack([part, np.full_like(part[..., :1], 255)]) for part in parts]
+    wide = [piece for part in solid for piece in (part, gap)][:-1]
     held = io.BytesIO()
     Image.fromarray(np.concatenate(wide, axis=1)).save(held, format="PNG", optimize=True)
     return held.getvalue()

@@ -111,6 +111,7 @@ def test_what_is_recorded_is_small_and_says_what_it_is_of(pictures):
     for name in files:
         assert (pictures.FOLDER / name).stat().st_size <= MOST, name
         assert name.endswith((".svg", ".png"))
+    assert not [path for path in published.FOLDER.rglob("*") if path.suffix in (".svg", ".png")]
 
 
 def test_images_are_of_cifar10_alone(pictures):
