@@ -386,7 +386,7 @@ def cells_of(name: str) -> dict[str, Cell]:
 
 def write(name: str, results: Path) -> dict[str, Any]:
     """Draw a picture, and say of what."""
-    recorded, cells, begun = PICTURES[name], cells_of(name), time.perf_counter()
+    recorded, cells = PICTURES[name], cells_of(name)
     panels = []
     for i, (title, drawing, beside) in enumerate(recorded.draw(cells, results)):
         raw = isinstance(drawing, bytes)
@@ -400,7 +400,6 @@ def write(name: str, results: Path) -> dict[str, Any]:
         "cells": {cell: published.cells(name.split()[0])[cell].key(SEED) for cell in recorded.cells},
         "seed": SEED,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.perf_counter() - begun),
         "panels": panels,
     }
 
@@ -422,12 +421,13 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / "index.json"
     for name in asked.only or PICTURES:
+        begun = time.perf_counter()
         entry = write(name, asked.results)
         index = json.loads(path.read_text()) if path.exists() else {}
         index[name] = entry
         ordered = {known: {**index[known], **words(known)} for known in PICTURES if known in index}
         path.write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
-        print(f"{name}: {len(entry['panels'])} drawn in {entry['seconds']} s", flush=True)
+        print(f"{name}: {len(entry['panels'])} drawn in {time.perf_counter() - begun:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
