@@ -28,14 +28,14 @@ from leakscope.guards.batches import Seen
 from leakscope.guards.distilled import Distilled
 from leakscope.guards.dpsgd_guard import DPSGDGuard
 from leakscope.guards.encoder import represented
-from leakscope.guards.inf2guard import Inf2Guard, assembled
+from leakscope.guards.inf2guard import Inf2Guard, assembled, pace
 from leakscope.guards.membership_baselines import AdvReg, NeuGuard
 from leakscope.guards.plain import Unguarded
 from leakscope.guards.trainer import Alternation
 from leakscope.models.encoders import ImageEncoder, TableEncoder
 
 NOISE = {"perturbation": "gaussian", "normed": True}
-WIDE = TableEncoder((256, 128))
+WIDE, NARROW = TableEncoder((256, 128)), TableEncoder((64, 8))
 CASES: dict[str, tuple[Inf2Guard, tuple[int, ...]]] = {
     "table, labels, prior, 2 steps": (Inf2Guard("attribute", "u"), (90,)),
     "table, labels, prior, 2 steps, noise": (Inf2Guard("attribute", "u", **NOISE), (90,)),
@@ -56,6 +56,14 @@ CASES: dict[str, tuple[Inf2Guard, tuple[int, ...]]] = {
     "table, labels, ridge, 2 steps, noise": (Inf2Guard("attribute", "u", loss="ridge", **NOISE), (90,)),
     "table, labels, ridge of 128 records, 1 step": (
         Inf2Guard("attribute", "u", loss="ridge", steps=1, compared=128, **NOISE),
+        (90,),
+    ),
+    "as leakscope guard trains it, ridge, 2 steps": (
+        Inf2Guard("attribute", "u", loss="ridge", encoder=NARROW, **pace(12_000), **NOISE),
+        (90,),
+    ),
+    "as leakscope guard trains it, mmd, 2 steps": (
+        Inf2Guard("attribute", "u", loss="mmd", encoder=NARROW, **pace(12_000), **NOISE),
         (90,),
     ),
     "images, reconstruction, 1 step": (

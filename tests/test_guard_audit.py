@@ -7,6 +7,7 @@ import dataclasses
 import io
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from builders import refuses
@@ -361,3 +362,23 @@ def test_a_guard_of_members_among_repeated_records_is_known_by_the_records_that_
     asked = cell(guard, sizes={"trials": 40, "rehearsals": 40, "train": 100, "public": 100})
     made = run(asked, twice).made.records
     assert (made.digest, made.records) == (describe(twice).digest, 300)
+
+
+def test_a_guard_of_an_attribute_has_its_pace_by_its_records_unless_epochs_are_typed():
+    (own,) = (construct(cell.game["guard"], "guard") for cell in typed(settings={"loss": "ridge"}).cell)
+    assert (own.epochs, own.batch, own.compared, own.last_rate) == (40, 500, 250, 0.02)  # of 12,000 records
+    (small,) = (construct(cell.game["guard"], "guard") for cell in typed(train=300).cell)
+    assert (small.epochs, small.batch, small.compared) == (3, 64, 32)
+    (other,) = (
+        construct(cell.game["guard"], "guard") for cell in typed(secret=None, against="membership").cell
+    )
+    assert (other.batch, other.compared, other.last_rate) == (256, None, 1.0)
+
+
+def test_the_transformer_trains_at_the_pace_of_the_command():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"sex": rng.choice(["f", "m"], 1_800), "age": rng.normal(50, 10, 1_800)})
+    guard = ls.GuardedEncoder("sex", width=2).fit(table, rng.integers(0, 2, 1_800))
+    (made,) = guard.encoder_.about["guard"]
+    assert "epochs=40, batch=75," in made
+    assert made.endswith("compared=37, last_rate=0.02)")

@@ -20,6 +20,7 @@ from leakscope.guards.inf2guard import assembled
 from leakscope.guards.kernels import WIDTHS
 from leakscope.guards.protections import codes_of
 from leakscope.guards.ridge import ridge
+from leakscope.guards.trainer import Alternation
 
 
 def batch(n: int = 40, values: int = 2, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
@@ -168,3 +169,23 @@ def test_training_that_runs_away_is_one_sentence_and_no_failed_factor(normed):
     guard = Inf2Guard("attribute", "u", loss="ridge", lam=0.9, rate=1e12, epochs=2, normed=normed)
     with pytest.raises(ArgumentError, match="diverged in epoch 0"):
         guard(people(400), seeded(0))
+
+
+@pytest.mark.parametrize("last", [1.0, 0.1])
+def test_all_rates_fall_along_half_a_cosine_to_their_last_share(last, monkeypatch):
+    seen: list[list[float]] = []
+    step = Alternation.step
+
+    def watched(self, batch, **settings):
+        seen.append([group["lr"] for o in self.optimisers.values() for group in o.param_groups])
+        return step(self, batch, **settings)
+
+    monkeypatch.setattr(Alternation, "step", watched)
+    replace(NOISY, epochs=4, warm_up=0, lam=0.5, rate=0.01, batch=400, last_rate=last)(people(400), seeded(0))
+    shares = [last + (1 - last) * math.cos(math.pi * epoch / 8) ** 2 for epoch in range(4)]
+    assert np.array(seen) == pytest.approx(0.01 * np.array(shares)[:, None] * np.ones((4, 2)))
+
+
+def test_the_last_rate_is_a_share():
+    for wrong in (0.0, 1.5, math.nan):
+        refuses(ArgumentError, "last_rate must be above 0 and at most 1", replace, NOISY, last_rate=wrong)

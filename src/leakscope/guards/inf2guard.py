@@ -36,6 +36,7 @@ from leakscope.models.encoders import Architecture, TableEncoder, described
 from leakscope.models.layers import perceptron
 
 Shape = tuple[int, ...]
+STEPS, LEAST_BATCH, MOST_BATCH = 24, 64, 512  # of a guard whose pace nobody chose
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Inf2Guard(TimedGuard):
     is the papers' reading (against reconstruction it is always after). ``given_label`` is the weight, in a
     distance, of what is there beyond the task's label, which whoever uses a representation has. A distance
     takes time that grows with the square of the batch; with ``compared`` it is of so many records of it.
+    Over the epochs ``rate`` falls to the share ``last_rate`` of itself.
 
     "attribute": ``column`` of each record. "property": the share of records with ``value`` of ``column`` in
     subsets, from their ``aggregate``. "membership": from the representation, or (``label_aware``) from
@@ -87,6 +89,7 @@ class Inf2Guard(TimedGuard):
     given_label: float = 0.0
     entropy_weight: float = 0.01
     compared: int | None = None
+    last_rate: float = 1.0
 
     strength = Strength("lam", (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0))
 
@@ -95,6 +98,7 @@ class Inf2Guard(TimedGuard):
         check(self, perturbation=one_of(*KINDS), scale=NONNEGATIVE, rate=POSITIVE, warm_up=at_least(0))
         check(self, epochs=at_least(1), batch=at_least(2), patience=or_none(at_least(1)))
         check(self, entropy_weight=NONNEGATIVE, compared=or_none(at_least(8)))
+        require(0 < self.last_rate <= 1, "Inf2Guard.last_rate", "above 0 and at most 1", self.last_rate)
         require(0 <= self.lam <= 1, "Inf2Guard.lam", "in [0, 1]", self.lam)
         weighed = self.given_label == 0 or self.loss in DISTANCES
         rule = f"in [0, 1], and 0 with loss {self.loss!r}" if not weighed else "in [0, 1]"
@@ -187,8 +191,16 @@ def guarded(guards: tuple[Inf2Guard, ...], weights: tuple[float, ...], lesson: L
     source = Source.of(data, first.batch, split, others=lesson.others, subsets=subsets)
     made = assembled(guards, weights, source.data, nets, steps)
     settings: dict[str, Any] = {"warm_up": first.warm_up, "patience": first.patience}
-    history = train(made, source, epochs=first.epochs, **settings, progress=lesson.progress)
+    settings |= {"last_rate": first.last_rate, "progress": lesson.progress}
+    history = train(made, source, epochs=first.epochs, **settings)
     return finished(made, first.encoder, first.head, guards, data, history, **about(first, weights))
+
+
+def pace(records: int) -> dict[str, Any]:
+    """With which settings an attribute of so many records is guarded where nobody chooses them: about
+    ``STEPS`` steps an epoch, each against half of its batch."""
+    batch = max(LEAST_BATCH, min(MOST_BATCH, records // STEPS))
+    return {"epochs": 40, "batch": batch, "compared": batch // 2, "last_rate": 0.02}
 
 
 def about(first: Any, weights: tuple[float, ...]) -> dict[str, Any]:

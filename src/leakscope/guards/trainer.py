@@ -226,17 +226,24 @@ def train(
     epochs: int,
     warm_up: int = 2,
     patience: int | None = None,
+    last_rate: float = 1.0,
     progress: Progress | None = None,
 ) -> tuple[dict[str, float], ...]:
     """Epochs of steps, ``warm_up`` of them without the privacy term. After so many epochs without
     improvement of lambda times what is found plus 1 - lambda times the utility loss, both on records held
     back, training ends and the best epoch after the warm-up is kept; ``patience`` None: all epochs and the
-    last."""
-    rngs = alternation.rngs
+    last. All rates fall to the share ``last_rate`` of themselves, along half a cosine: what single steps
+    leave of the secret in the last epochs is then small."""
+    rngs, optimisers = alternation.rngs, alternation.optimisers.values()
+    rates = [group["lr"] for optimiser in optimisers for group in optimiser.param_groups]
     history: list[dict[str, float]] = []
     best, kept, waited = math.inf, _state(alternation), 0
     for epoch in range(epochs):
         sums = [0.0, 0.0, 0]
+        share = last_rate + (1 - last_rate) * (1 + math.cos(math.pi * epoch / epochs)) / 2
+        groups = (group for optimiser in optimisers for group in optimiser.param_groups)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate * share
         for seen in source.epoch(rngs.order):
             losses = alternation.step(seen, guarded=epoch >= warm_up)
             sums = [sums[0] + losses[0], sums[1] + losses[1], sums[2] + 1]

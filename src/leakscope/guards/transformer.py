@@ -19,7 +19,7 @@ from leakscope.core.errors import ArgumentError, require
 from leakscope.core.rng import seeded
 from leakscope.data.tabular import from_csv
 from leakscope.guards.encoder import name_people
-from leakscope.guards.inf2guard import Inf2Guard
+from leakscope.guards.inf2guard import Inf2Guard, pace
 from leakscope.guards.keys import Key
 from leakscope.guards.ledger import ReleaseLedger
 from leakscope.guards.preparation import Preparation
@@ -33,7 +33,8 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     ``secret`` is the column of a DataFrame that must be lost, and is no input; None: the records themselves,
     so that nobody rebuilds them. ``lam`` weighs privacy against the task, ``noise`` is the deviation of what
-    is added to the normed representation of ``width`` numbers. ``transform`` draws it by the ``key`` (a file;
+    is added to the normed representation of ``width`` numbers; ``epochs`` None are those of ``leakscope
+    guard``. ``transform`` draws it by the ``key`` (a file;
     see `Key.new`) and the ``person`` (a column of ids), and counts in the ``ledger`` (a file) up to ``most``
     different releases of a person. The key is in no pickle of this object, but its ``encoder_`` is.
     """
@@ -45,7 +46,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         lam: float = 0.5,
         noise: float = 0.5,
         width: int = 8,
-        epochs: int = 20,
+        epochs: int | None = None,
         key: str | Path | None = None,
         person: str | None = None,
         ledger: str | Path | None = None,
@@ -67,6 +68,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         """Train the guard on records (n, inputs), or a DataFrame of any columns, and their labels."""
         data = self._records(X, y)
         against = "attribute" if self.secret is not None else "reconstruction"
+        epochs = {} if self.epochs is None else {"epochs": self.epochs}
         guard = Inf2Guard(
             against,  # type: ignore[arg-type]
             self.secret,
@@ -76,7 +78,7 @@ class GuardedEncoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
             scale=self.noise,
             normed=self.width > 1,
             encoder=TableEncoder((64, self.width)),
-            epochs=self.epochs,
+            **(pace(len(data)) if self.secret is not None else {"epochs": 20}) | epochs,
         )
         if self.secret is not None and data.has(self.secret):
             data = data.without(self.secret)

@@ -55,8 +55,8 @@ class GuardKind:
             yield from _numbers(judged, replace(about, secret=judged.title))
 
     def entries(self, found: GuardsFound) -> dict[str, TableEntry]:
-        """The task, and every attack; the one that rehearsals chose is also called the strongest. An advantage
-        is left out: success and guessing give it."""
+        """The task, and every attack; the one that rehearsals chose is also called the strongest. Advantages
+        are left out: success and guessing give them."""
         entries: dict[str, TableEntry] = {}
         for judged in found.judged:
             prefix = f"{judged.title} " if len(found.judged) > 1 else ""

@@ -12,6 +12,7 @@ from leakscope.core.catalogue import roles
 from leakscope.core.dataset import Dataset
 from leakscope.core.errors import ArgumentError
 from leakscope.data.ranges import Bins
+from leakscope.guards.inf2guard import pace
 from leakscope.results.cell import Table
 
 ESTIMATORS = ({"name": "MINE"}, {"name": "CLUB"})
@@ -77,7 +78,10 @@ def request_guard(
         raise ArgumentError(f"--beside must name every guard once, got {', '.join(beside)}.")
     if equal and not beside:
         raise ArgumentError(f"--equal {equal} is for guards --beside, and there are none; name one.")
-    guard: Table = {"name": "Inf2Guard", "secret": against, **settings}
+    third = len(records) // 3  # for the guard, and for the adversary
+    sizes = {"train": train or min(12_000, third), "public": public or min(15_000, third)}
+    guard: Table = {"name": "Inf2Guard", "secret": against}
+    guard |= (pace(sizes["train"]) if against == "attribute" else {}) | settings
     table_encoder = {"name": "TableEncoder", "widths": [64, width]}
     guard["encoder"] = {"name": "ImageEncoder"} if records.x.dim() == 4 else table_encoder
     more = _asked(against, records, shadows=shadows, dimensions=dimensions, shown=shown)
@@ -95,8 +99,6 @@ def request_guard(
         like = _of_all(guard | {"lam": float(lams[-1])}, hidden)
         tuned = {"name": "Tuned", "guard": other, "like": like, "to": equal} if equal else other
         games.append((text, {"guard": tuned} | asked))
-    third = len(records) // 3  # for the guard, and for the adversary
-    sizes = {"train": train or min(12_000, third), "public": public or min(15_000, third)}
     if person:  # sizes then count people
         present([person], list(records.private), records, "private column")
         share = len(records.secret(person).unique()) / len(records)

@@ -91,7 +91,10 @@ def guard(
             click_type=click.Choice(("utility", "privacy")),
         ),
     ] = None,
-    epochs: Annotated[int, options.count("Epochs of the guard's training.")] = 20,
+    epochs: Annotated[
+        int | None,
+        options.count("Epochs of the guard's training.", show_default="40 for an attribute, else 20"),
+    ] = None,
     train: Annotated[
         int | None, options.count("Records the guard learns from.", show_default="a third, at most 12,000")
     ] = None,
@@ -117,7 +120,7 @@ def guard(
     from leakscope.run.running import run_document
 
     loss = loss or ("ridge" if against == "attribute" else "mmd")
-    settings: Table = {"loss": loss, "utility": utility, "epochs": epochs}
+    settings: Table = {"loss": loss, "utility": utility} | ({"epochs": epochs} if epochs else {})
     if noise:
         settings |= {"perturbation": "gaussian", "scale": noise, "normed": True}
     if against == "membership" and utility == "labels":
