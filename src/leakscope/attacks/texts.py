@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.first_attention import inputs_of
+from leakscope.attacks.spans import largest
 from leakscope.attacks.text_reading import TextReading
 from leakscope.attacks.text_release import ReleasedLayers
 from leakscope.attacks.words import (
@@ -25,10 +26,11 @@ from leakscope.attacks.words import (
     Space,
     moved_words,
     needed_groups,
+    rank_of,
     spanned_words,
 )
 from leakscope.core.errors import POSITIVE, at_least, check
-from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, Layers, View
 from leakscope.core.rng import integer
 from leakscope.core.task import is_number
 from leakscope.gradients.capture import record_losses
@@ -286,19 +288,18 @@ class _Search:
                 loss = record_losses(seen.loss, logits, torch.tensor([label])).sum() / seen.shape[0]
                 slopes = torch.autograd.grad(loss, [params[n] for n in wanted], retain_graph=True)
                 own = {name: slope.double() for name, slope in zip(wanted, slopes, strict=True)}
-                rest = {
-                    names: self._without(names, torch.cat([own[n] for n in names if n in own]))
-                    for names in self.matrices
-                }
-                after = Space.of(*rest[(attention.output,)], self.left * self.length)
-                if after.rank == rank - len(text):
-                    self.matrices, self.spaces = rest, {}
+                after = self._without((attention.output,), own)
+                if rank_of(*after, self.left * self.length) == rank - len(text):
+                    self.matrices, self.spaces = (
+                        {names: self._without(names, own) for names in self.matrices},
+                        {},
+                    )
                     return True
         return False
 
-    def _without(self, names: tuple[str, ...], own: Tensor) -> tuple[Tensor, float]:
-        """What is left of a matrix, and its floor: what was taken away is not known better than the passes
-        that computed it, here and there."""
+    def _without(self, names: tuple[str, ...], slopes: Layers) -> tuple[Tensor, float]:
+        """What is left of a matrix without a text's own ``slopes``, and its floor: what was taken away is not
+        known better than the passes that computed it, here and there."""
         matrix, floor = self.matrices[names]
-        left = self.attack.passes * self.released.eps * float(torch.linalg.matrix_norm(own, 2))
-        return matrix - own, max(floor, left)
+        own = torch.cat([slopes[name] for name in names if name in slopes])
+        return matrix - own, max(floor, self.attack.passes * self.released.eps * largest(own))
