@@ -27,6 +27,7 @@ COARSE = 0.3  # of what words have along them: above it, no word is tried again
 TAIL = 4  # one over the share of singular values that are taken for noise
 MARGIN = 1.05  # by which a singular value must be above all that noise has
 NOISE = 64  # the shorter side of a matrix whose noise stands for that of larger ones
+BLOCK = 2048  # words that are tried together, of which all places fit into the processor's memory
 SPANNED = 1e-5  # of the largest singular value, below which candidates span nothing more
 
 
@@ -210,7 +211,8 @@ def spanned_words(
     drawn = torch.randn(width, SKETCH, generator=rng, dtype=torch.float64)
     all_words = torch.arange(1, len(additive.words)) if known is None else known  # padding is no word
     own = additive.take(all_words, additive.words.dtype)
-    along = own.along((space.beyond @ drawn).to(own.words.dtype)).square().mean(2).sqrt()
+    directions = (space.beyond @ drawn).to(own.words.dtype)
+    along = torch.cat([part.along(directions).square_().mean(2).sqrt() for part in own.split(BLOCK)])
     words, places = (along < COARSE * _typical(additive, space)).nonzero(as_tuple=True)
     words = all_words[words]
     if not len(words):
