@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.linear_first import LinearFirst
+from leakscope.attacks.open_numbers import Shifting
 from leakscope.attacks.recovery import Recovery
 from leakscope.attacks.reliability import Reliability
 from leakscope.attacks.row_space import RowSpace
@@ -24,6 +25,7 @@ from leakscope.core.rng import integer, seeded
 from leakscope.core.task import is_number
 
 QUICK = RowSpace(branches=20_000, tried=20_000, together=10, silent=4_000)
+SHIFTING = Shifting()
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class SpanMatching:
     records are fitted from 1 + ``restarts`` starts by ``iterations`` of Adam: categories are probabilities,
     those whose column of the release is 0 left out, numbers are free, and leaving the space costs
     ``penalty`` times the squared distance. Then each record's numbers are those of the point of the space
-    that is nearest to its categories, its own numbers counting ``trust`` of these. A cell stands as most
+    that is nearest to its categories, its own numbers counting ``trust`` of these; where categories leave
+    some open, the whole gradient decides (``shifting``; None: as they were found). A cell stands as most
     searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in steps
     of at least ``least`` cells (the confidence; a cell is right within ``precision`` standard deviations).
     Uploads are unrolled, of at most ``steps`` local steps. Those of Adam lie in no space: they are fitted
@@ -53,6 +56,7 @@ class SpanMatching:
     rehearsals: int = 8
     least: int = 100
     steps: int = 20
+    shifting: Shifting | None = field(default=SHIFTING)
 
     def __post_init__(self) -> None:
         check(self, iterations=at_least(1), restarts=at_least(0), rehearsals=at_least(0), least=at_least(2))
@@ -140,7 +144,7 @@ class SpanMatching:
         features = torch.zeros(seen.trials, seen.game.batch, columns, Pooled.FEATURES, dtype=torch.float64)
         records, status = found.records.clone(), found.status.clone()
         if bool(todo.any()):
-            places, costs = todo.nonzero()[:, 0], Costs(self.penalty, self.trust, self.precision)
+            places, costs = todo.nonzero()[:, 0], self._costs()
             search = TableSearch.of(first, found, places, costs)
             found_here = search.run(
                 restarts=self.restarts, iterations=self.iterations, rate=self.rate, rng=rng
@@ -151,6 +155,9 @@ class SpanMatching:
                 status[trial, fresh] = PLAUSIBLE
                 features[trial] = pooled.features
         return replace(found, records=records, status=status, fitted=todo), features
+
+    def _costs(self) -> Costs:
+        return Costs(self.penalty, self.trust, self.precision, self.shifting)
 
     def _first(self, seen: SeenLayer, knowledge: Knowledge, view: View) -> LinearFirst:
         first = LinearFirst.of(seen, knowledge.channel, view, "SpanMatching", spanned=False)
