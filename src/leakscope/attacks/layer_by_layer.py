@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from leakscope.attacks.closed_form import Attempt, SeenLayer, labels_of
@@ -192,7 +193,8 @@ class _Equations:
 
 def _chain(seen: SeenLayer) -> list[_Link]:
     """The layers in order, each with the activation before it; refused where anything else is between."""
-    x, links = seen.game.mean[None], list[_Link]()
+    params, links = seen.rounds[0][0], list[_Link]()
+    x = seen.game.mean[None].to(DTYPE)
     before = INVERSES[nn.Identity]
     for name, part in _leaves(seen.model):
         linear = isinstance(part, nn.Linear) or (
@@ -202,15 +204,16 @@ def _chain(seen: SeenLayer) -> list[_Link]:
             and isinstance(part.padding, tuple)
         )
         if linear:
-            outputs = len(seen.rounds[0][0][f"{name}.weight"])
+            outputs = len(params[f"{name}.weight"])
             links.append(_Link(name, part, outputs, tuple(x.shape[1:]), before))
             before = INVERSES[nn.Identity]
         elif type(part) in INVERSES and links and before is INVERSES[nn.Identity]:
             before = INVERSES[type(part)]
         elif not (isinstance(part, nn.Flatten) and part.start_dim == 1 and part.end_dim == -1):
             raise ArgumentError(_refused(type(part).__name__))
+        own = {kind: params[f"{name}.{kind}"] for kind, _ in part.named_parameters()}
         with torch.no_grad():
-            x = part.to(x.dtype)(x)
+            x = functional_call(part, own, (x,))
     if not links or before is not INVERSES[nn.Identity]:
         raise ArgumentError(_refused(f"{type(seen.model).__name__} without a linear end"))
     for kind in ("weight", "bias"):
