@@ -186,16 +186,14 @@ class _Search:
         attention, found = self.released.attention, list[tuple[Tensor, bool]]()
         if attention is None:
             return found
-        while self.left and bool((self.tokens[:, 1] == 0).any()):
+        while self.left:
             only = self._only_text() if self.left == 1 else None
             if only is not None:
                 return [*found, only]
             if self.released.local is not None or not self.released.has(attention.output):
                 return found
-            space, matrix = self._space((attention.output,)), self._matrix(attention.inside)[0]
-            reading = TextReading.of(self.attack, self.released, self.left, self.tokens, space, matrix)
-            text = reading.read()
-            if text is None:
+            text, reading = self._read()
+            if text is None or reading is None:
                 return found
             sure = self._prove(text, reading)
             found.append((text, sure))
@@ -204,6 +202,21 @@ class _Search:
             self.left -= 1
             self.tokens = self._spanned(self.words.words).tokens
         return found
+
+    def _read(self) -> tuple[Tensor | None, TextReading | None]:
+        """A text, and how it was read: among the words that what is left holds, and, since what was taken
+        away leaves rounding in which a faint word is lost, among those that all held."""
+        assert self.released.attention is not None
+        space = self._space((self.released.attention.output,))
+        matrix = self._matrix(self.released.attention.inside)[0]
+        own = torch.equal(self.tokens, self.words.tokens)
+        for tokens in (self.tokens,) if own else (self.tokens, self.words.tokens):
+            if bool((tokens[:, 1] == 0).any()):
+                reading = TextReading.of(self.attack, self.released, self.left, tokens, space, matrix)
+                text = reading.read()
+                if text is not None:
+                    return text, reading
+        return None, None
 
     def _only_text(self) -> tuple[Tensor, bool] | None:
         """The text if there is one left, and one word for each place; proven if each is needed there."""
