@@ -45,8 +45,8 @@ INVERSES: dict[type[nn.Module], Inverse] = {
 
 @dataclass(frozen=True)
 class LayerByLayer:
-    """The record behind the gradient of a chain of linear layers and convolutions with sigmoids or tanh
-    between them, in closed form (R-GAP: Zhu and Blaschko, ICLR 2021).
+    """One record behind a gradient of linear layers and convolutions with sigmoids or tanh between, in closed
+    form (R-GAP: Zhu and Blaschko, ICLR 2021).
 
     Both kinds of equations of a layer are scaled to the same size, those of an output counting as much as
     the activation lets through there, and are solved by conjugate gradients: at most ``iterations`` of them,

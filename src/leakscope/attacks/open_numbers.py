@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.matching import adam, evaluated
-from leakscope.core.errors import POSITIVE, at_least, check
 
 Losses = Callable[[Tensor], Tensor]  # moves (n, k, q) -> how far (n,) the gradient of each then is
 
@@ -24,20 +23,16 @@ class Shifting:
     """How far records are moved along what categories leave open: directions of the space in which these
     move less than ``free``. In each of at most ``rounds`` every record alone is tried at so many places
     (``tried``) up to ``reach`` standard deviations from where it was, and the best stands; then all are moved
-    by ``iterations`` of Adam. A search ends when the squared distance of its gradient is ``solved`` of the
-    released one's square."""
+    by so many ``moves`` of Adam of this ``pace``. A search ends when the squared distance of its gradient is
+    ``solved`` of the released one's square."""
 
-    free: float = 0.03
-    rounds: int = 4
-    tried: int = 41
-    reach: float = 2.0
-    iterations: int = 200
-    rate: float = 0.05
-    solved: float = 1e-6
-
-    def __post_init__(self) -> None:
-        check(self, free=POSITIVE, rounds=at_least(1), tried=at_least(2), reach=POSITIVE)
-        check(self, iterations=at_least(1), rate=POSITIVE, solved=POSITIVE)
+    free: float
+    rounds: int
+    tried: int
+    reach: float
+    moves: int
+    pace: float
+    solved: float
 
     def move(self, losses: Losses, start: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
         """Where searches that ``start`` (s, k, q) somewhere come, the ``movable`` (k,) records being moved,
@@ -52,7 +47,7 @@ class Shifting:
             def objective(variables: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
                 return evaluated(variables, lambda x: losses(movable[:, None] * x.view(start.shape)))
 
-            wave = adam(objective, found.flatten(1), iterations=self.iterations, rate=self.rate, signed=False)
+            wave = adam(objective, found.flatten(1), iterations=self.moves, rate=self.pace, signed=False)
             found, least = wave.variables.view(start.shape), wave.losses
         return found * movable[:, None], least
 

@@ -25,7 +25,6 @@ from leakscope.core.rng import integer, seeded
 from leakscope.core.task import is_number
 
 QUICK = RowSpace(branches=20_000, tried=20_000, together=10, silent=4_000)
-SHIFTING = Shifting()
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,12 @@ class SpanMatching:
     records are fitted from 1 + ``restarts`` starts by ``iterations`` of Adam: categories are probabilities,
     those whose column of the release is 0 left out, numbers are free, and leaving the space costs
     ``penalty`` times the squared distance. Then each record's numbers are those of the point of the space
-    that is nearest to its categories, its own numbers counting ``trust`` of these; where categories leave
-    some open, the whole gradient decides (``shifting``; None: as they were found). A cell stands as most
-    searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in steps
-    of at least ``least`` cells (the confidence; a cell is right within ``precision`` standard deviations).
+    that is nearest to its categories, its own numbers counting ``trust`` of these. Where
+    categories move less than ``free`` along a direction of the space, the whole gradient decides how far: in
+    at most ``rounds`` (0: numbers stay) each record is tried at ``tried`` places up to ``reach`` deviations
+    away, and all are moved by ``moves`` of Adam of this ``pace``, until a search is ``solved``. A cell stands
+    as most searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in
+    steps of at least ``least`` cells (the confidence; a cell is right within ``precision`` deviations).
     Uploads are unrolled, of at most ``steps`` local steps. Those of Adam lie in no space: they are fitted
     without one. Labels are counted in the last layer; where that is not known they are searched for.
     """
@@ -56,12 +57,19 @@ class SpanMatching:
     rehearsals: int = 8
     least: int = 100
     steps: int = 20
-    shifting: Shifting | None = field(default=SHIFTING)
+    free: float = 0.03
+    rounds: int = 4
+    tried: int = 41
+    reach: float = 2.0
+    moves: int = 200
+    pace: float = 0.05
+    solved: float = 1e-6
 
     def __post_init__(self) -> None:
         check(self, iterations=at_least(1), restarts=at_least(0), rehearsals=at_least(0), least=at_least(2))
         check(self, rate=POSITIVE, penalty=NONNEGATIVE, trust=POSITIVE, precision=POSITIVE)
-        check(self, steps=at_least(1))
+        check(self, steps=at_least(1), free=POSITIVE, rounds=at_least(0), tried=at_least(2), reach=POSITIVE)
+        check(self, moves=at_least(1), pace=POSITIVE, solved=POSITIVE)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         return lambda view: self.prepare(knowledge, rng)(view).records
@@ -157,7 +165,8 @@ class SpanMatching:
         return replace(found, records=records, status=status, fitted=todo), features
 
     def _costs(self) -> Costs:
-        return Costs(self.penalty, self.trust, self.precision, self.shifting)
+        how = self.free, self.rounds, self.tried, self.reach, self.moves, self.pace, self.solved
+        return Costs(self.penalty, self.trust, self.precision, Shifting(*how) if self.rounds else None)
 
     def _first(self, seen: SeenLayer, knowledge: Knowledge, view: View) -> LinearFirst:
         first = LinearFirst.of(seen, knowledge.channel, view, "SpanMatching", spanned=False)

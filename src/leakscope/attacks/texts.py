@@ -221,7 +221,7 @@ class _Search:
     def _only_text(self) -> tuple[Tensor, bool] | None:
         """The text if there is one left, and one word for each place; proven if each is needed there."""
         words, places = self.tokens.T
-        if not torch.equal(places, torch.arange(len(places))):
+        if not len(places) or not torch.equal(places, torch.arange(len(places))):
             return None
         assert self.released.attention is not None
         assert self.released.additive is not None
