@@ -57,7 +57,8 @@ class Space:
         d, k = self.axes.shape
         if k == d:
             return self.axes[:, self.rank :]
-        return torch.linalg.qr(self.v, mode="complete")[0][:, self.rank :]
+        whole: Tensor = torch.linalg.qr(self.v, mode="complete")[0]
+        return whole[:, self.rank :]
 
     @property
     def open(self) -> bool:
