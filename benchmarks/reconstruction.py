@@ -1,7 +1,7 @@
 """Images back from gradients: CIFAR-100, the net of iDLG and the LeNet of paper 001.
 
     python benchmarks/reconstruction.py                   every part (about half an hour on one core)
-    python benchmarks/reconstruction.py labels leakage    some parts: labels leakage relu sets aggregates
+    python benchmarks/reconstruction.py labels leakage    or solved relu sets aggregates
     python benchmarks/reconstruction.py --quick           few images and evaluations, to see that it runs
 
 Needs LEAKSCOPE_DATA/cifar100.npz. One thread, process time; seeds 10, 11 and 12 of nets, images and starts.
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from leakscope import Dataset, GradientChannel, Knowledge, Release, Transcript, View, load, seeded
 from leakscope.attacks.closed_form import Attempt, SeenLayer, labels_of
+from leakscope.attacks.layer_by_layer import LayerByLayer
 from leakscope.attacks.reconstruction import DeepLeakage, InvertingGradients
 from leakscope.games import Reconstruction
 from leakscope.measures.fidelity import matched, ssim, trivial
@@ -133,6 +134,25 @@ def leakage(data: Dataset, *, quick: bool) -> Iterator[str]:
     yield f"one restart: {proportion('recovered', sum(again), len(again))}, target 0.80"
 
 
+def solved(data: Dataset, *, quick: bool) -> Iterator[str]:
+    """The same images by linear equations, layer by layer, without a start; one by one, as seconds are."""
+    for seed in SEEDS[:1] if quick else SEEDS:
+        one = case(data, SigmoidNet(), seed, images=2 if quick else IMAGES)
+        parts, seconds = [], []
+        for i in range(len(one.secrets)):
+            own = one.narrowed(torch.tensor([i]))
+            started = time.process_time()
+            parts.append(own.scores(LayerByLayer().attempt(own.knowledge, own.view)))
+            seconds.append(time.process_time() - started)
+        scores = torch.cat(parts)[:, 0]
+        share = proportion("recovered", int((scores >= SSIM).sum()), len(scores))
+        yield (
+            f"layer by layer, sigmoid net, seed {seed}: SSIM mean {scores.mean():.6f}, least "
+            f"{scores.min():.6f}; {share}; seconds median "
+            f"{sorted(seconds)[len(seconds) // 2]:.2f} (most {max(seconds):.2f})"
+        )
+
+
 def relu(data: Dataset, *, quick: bool) -> Iterator[str]:
     """The whole gradient of the paper's LeNet, which has ReLU and max-pooling."""
     n, steps = (2, 20) if quick else (FEW, 2_400)
@@ -180,7 +200,14 @@ def _timed(name: str, case: Case, attack: DeepLeakage | InvertingGradients) -> s
     return described(name, case, attempt, time.process_time() - started)
 
 
-PARTS = {"labels": labels, "leakage": leakage, "relu": relu, "sets": sets, "aggregates": aggregates}
+PARTS = {
+    "labels": labels,
+    "leakage": leakage,
+    "solved": solved,
+    "relu": relu,
+    "sets": sets,
+    "aggregates": aggregates,
+}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import leakscope as ls
 from leakscope.attacks.encoding import Encoding
 from leakscope.attacks.matching import cosine
+from leakscope.attacks.open_numbers import Shifting, free_directions
 from leakscope.attacks.reliability import Reliability
 from leakscope.attacks.soft_records import SoftTable, settle
 from leakscope.attacks.span_matching import SpanMatching
@@ -148,6 +149,46 @@ def test_numbers_settle_where_the_space_has_them():
     wrong = blurred.clone()
     wrong[:, :9] = F.one_hot((x[:, :9].argmax(1) + 1) % 9, 9).double()
     assert settle(wrong, v, encoding.numbers, 1e-4)[1].min() > 0.1
+
+
+def test_two_records_alike_in_every_category_leave_all_numbers_open_but_to_the_whole_gradient():
+    """Along what they differ in, every record can be moved without leaving the space."""
+    rows = table(5, 23)
+    x = rows.x.clone()
+    numbers = Encoding.of(PUBLIC, pinned=0).numbers
+    fixed = torch.ones(x.shape[1], dtype=torch.bool)
+    fixed[numbers] = False
+    x[1, fixed] = x[0, fixed]
+    game, channel = Reconstruction(replace(rows, x=x), batch=5), gradients(net())
+    found = played(FITTED, game, channel, trials=1)
+    assert ls.exact_records(found, PUBLIC).value == 1.0
+    stayed = played(replace(FITTED, rounds=0), game, channel, trials=1)
+    assert ls.exact_records(stayed, PUBLIC).value < 0.5
+
+
+def test_free_directions_move_no_category():
+    encoding = Encoding.of(PUBLIC, pinned=0)
+    x = torch.cat([PUBLIC.x[:6].double(), torch.ones(6, 1).double()], dim=1)
+    assert not len(free_directions(torch.linalg.svd(x, full_matrices=False)[2].T, encoding.numbers, 0.03))
+    twin = x[:1].clone()
+    twin[:, encoding.numbers] += torch.tensor([0.5] * len(encoding.numbers)).double()
+    v = torch.linalg.svd(torch.cat([x, twin]), full_matrices=False)[2].T
+    (free,) = free_directions(v, encoding.numbers, 0.03)
+    torch.testing.assert_close(free.abs(), (twin - x[:1])[0].abs() / (twin - x[:1]).norm())
+
+
+def test_records_are_moved_out_of_valleys_and_those_that_are_known_stand():
+    truth = torch.tensor([[1.3], [-0.9], [0.0], [0.6]], dtype=torch.float64)
+
+    def losses(moves: torch.Tensor) -> torch.Tensor:
+        off = moves - truth
+        return (0.1 * off.square() + 1 - (6 * off).cos()).sum((1, 2))
+
+    start, movable = torch.zeros(2, 4, 1, dtype=torch.float64), torch.tensor([True, True, False, True])
+    found, far = Shifting(0.03, 4, 41, 2.0, 300, 0.05, 1e-6).move(losses, start, movable)
+    torch.testing.assert_close(found, truth.expand(2, 4, 1), atol=1e-2, rtol=0)
+    assert found[:, 2].eq(0).all()
+    assert far.max() < 1e-2
 
 
 def test_confidence_is_the_share_of_such_cells_that_were_right():

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leakscope.attacks.heads import LDA, QDA, Logistic, NaiveBayes, Perceptron, RandomForest
     from leakscope.attacks.joint import Joint
     from leakscope.attacks.joint_regression import JointRegression
+    from leakscope.attacks.layer_by_layer import LayerByLayer
     from leakscope.attacks.losses import FedLoss, Loss, Merlin, ModifiedEntropy, Zari
     from leakscope.attacks.mean_input import MeanInput
     from leakscope.attacks.members import HeadConfidence, LabelAware, LiRA, LossThreshold
@@ -252,6 +253,7 @@ __all__ = [
     "LabelAware",
     "LaplaceNoise",
     "LayerAudit",
+    "LayerByLayer",
     "LeNet",
     "LiRA",
     "LikelihoodRatio",

@@ -7,7 +7,7 @@ and of the place alone, and who knows the model can go through all words of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -45,6 +45,10 @@ class Additive:
         own, places, shift = (part.to(dtype) for part in parts)
         return Additive(own, places, scale, shift, self.eps)
 
+    def split(self, size: int) -> list[Additive]:
+        """The same in blocks of at most so many words."""
+        return [replace(self, words=words) for words in self.words.split(size)]
+
     def parts(self) -> tuple[Tensor, Tensor]:
         """The two parts, of words (v, d) and of places (p, d), that the vectors are sums of, before they are
         divided by their spread."""
@@ -75,7 +79,9 @@ class Additive:
         turned = self.scale[:, None] * directions
         turned = turned - turned.mean(0)  # so nothing as long as the words is centred
         both = (self.words @ turned)[:, None] + self.places @ turned
-        return both / self.spread()[..., None] + self.shift @ directions
+        both /= self.spread()[..., None]
+        both += self.shift @ directions
+        return both
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.linear_first import LinearFirst
+from leakscope.attacks.open_numbers import Shifting
 from leakscope.attacks.recovery import Recovery
 from leakscope.attacks.reliability import Reliability
 from leakscope.attacks.row_space import RowSpace
@@ -36,9 +37,12 @@ class SpanMatching:
     records are fitted from 1 + ``restarts`` starts by ``iterations`` of Adam: categories are probabilities,
     those whose column of the release is 0 left out, numbers are free, and leaving the space costs
     ``penalty`` times the squared distance. Then each record's numbers are those of the point of the space
-    that is nearest to its categories, its own numbers counting ``trust`` of these. A cell stands as most
-    searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in steps
-    of at least ``least`` cells (the confidence; a cell is right within ``precision`` standard deviations).
+    that is nearest to its categories, its own numbers counting ``trust`` of these. Where
+    categories move less than ``free`` along a direction of the space, the whole gradient decides how far: in
+    at most ``rounds`` (0: numbers stay) each record is tried at ``tried`` places up to ``reach`` deviations
+    away, and all are moved by ``moves`` of Adam of this ``pace``, until a search is ``solved``. A cell stands
+    as most searches say it. How often such cells are right is learned on ``rehearsals`` of public batches, in
+    steps of at least ``least`` cells (the confidence; a cell is right within ``precision`` deviations).
     Uploads are unrolled, of at most ``steps`` local steps. Those of Adam lie in no space: they are fitted
     without one. Labels are counted in the last layer; where that is not known they are searched for.
     """
@@ -53,11 +57,19 @@ class SpanMatching:
     rehearsals: int = 8
     least: int = 100
     steps: int = 20
+    free: float = 0.03
+    rounds: int = 4
+    tried: int = 41
+    reach: float = 2.0
+    moves: int = 200
+    pace: float = 0.05
+    solved: float = 1e-6
 
     def __post_init__(self) -> None:
         check(self, iterations=at_least(1), restarts=at_least(0), rehearsals=at_least(0), least=at_least(2))
         check(self, rate=POSITIVE, penalty=NONNEGATIVE, trust=POSITIVE, precision=POSITIVE)
-        check(self, steps=at_least(1))
+        check(self, steps=at_least(1), free=POSITIVE, rounds=at_least(0), tried=at_least(2), reach=POSITIVE)
+        check(self, moves=at_least(1), pace=POSITIVE, solved=POSITIVE)
 
     def __call__(self, knowledge: Knowledge, rng: torch.Generator) -> Guess:
         return lambda view: self.prepare(knowledge, rng)(view).records
@@ -140,7 +152,7 @@ class SpanMatching:
         features = torch.zeros(seen.trials, seen.game.batch, columns, Pooled.FEATURES, dtype=torch.float64)
         records, status = found.records.clone(), found.status.clone()
         if bool(todo.any()):
-            places, costs = todo.nonzero()[:, 0], Costs(self.penalty, self.trust, self.precision)
+            places, costs = todo.nonzero()[:, 0], self._costs()
             search = TableSearch.of(first, found, places, costs)
             found_here = search.run(
                 restarts=self.restarts, iterations=self.iterations, rate=self.rate, rng=rng
@@ -151,6 +163,10 @@ class SpanMatching:
                 status[trial, fresh] = PLAUSIBLE
                 features[trial] = pooled.features
         return replace(found, records=records, status=status, fitted=todo), features
+
+    def _costs(self) -> Costs:
+        how = self.free, self.rounds, self.tried, self.reach, self.moves, self.pace, self.solved
+        return Costs(self.penalty, self.trust, self.precision, Shifting(*how) if self.rounds else None)
 
     def _first(self, seen: SeenLayer, knowledge: Knowledge, view: View) -> LinearFirst:
         first = LinearFirst.of(seen, knowledge.channel, view, "SpanMatching", spanned=False)

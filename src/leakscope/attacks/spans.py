@@ -52,7 +52,14 @@ class Span:
 
 def gradient_floor(matrix: Tensor, eps: float) -> float:
     """The singular value below which a gradient of numbers of precision ``eps`` is rounding."""
-    return GRADIENT * eps / 2 * float(torch.linalg.matrix_norm(matrix.double(), 2))
+    return GRADIENT * eps / 2 * largest(matrix.double())
+
+
+def largest(matrix: Tensor) -> float:
+    """The largest singular value, from the products of the shorter side: a fraction of the time of all of
+    them, and just as sharp, which the smallest would not be."""
+    products = matrix.T @ matrix if matrix.shape[0] > matrix.shape[1] else matrix @ matrix.T
+    return float(torch.linalg.eigvalsh(products)[-1].clamp(min=0).sqrt())
 
 
 def upload_floor(start: Tensor, eps: float, steps: int) -> float:

@@ -12,7 +12,8 @@ from torch import Tensor
 from leakscope.attacks.closed_form import labels_of, projected
 from leakscope.attacks.encoding import Encoding
 from leakscope.attacks.linear_first import LinearFirst
-from leakscope.attacks.matching import PASS, Matching, adam, cosine, evaluated
+from leakscope.attacks.matching import PASS, Matching, adam, cosine, evaluated, squared
+from leakscope.attacks.open_numbers import Shifting, free_directions
 from leakscope.attacks.recovery import Recovery
 from leakscope.attacks.row_space import ACTIVE
 from leakscope.attacks.soft_records import Pooled, SoftTable, fix_least, settle
@@ -27,20 +28,23 @@ DTYPE = torch.float32
 @dataclass(frozen=True, eq=False)
 class Costs:
     """Settings of a search: what leaving the space costs (``penalty``), how far numbers count beside
-    categories when records settle in it (``trust``), and when two numbers are the same (``precision``)."""
+    categories when records settle in it (``trust``), when two numbers are the same (``precision``), and how
+    records are moved where the space leaves their numbers open (None: they stand)."""
 
     penalty: float
     trust: float
     precision: float
+    shifting: Shifting | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class TableSearch:
-    """Trials that are searched: scaled records that stand as they are (t, k, d) where ``known`` (t, k), the
-    options (t, o) that are possible, the labels (t, k), if they are known, and the spaces, if
+    """The ``trials`` (t,) that are searched: scaled records that stand as they are (t, k, d) where ``known``
+    (t, k), the options (t, o) that are possible, the labels (t, k), if they are known, and the spaces, if
     there are any."""
 
     first: LinearFirst
+    trials: Tensor
     table: SoftTable
     matching: Matching
     costs: Costs
@@ -75,6 +79,7 @@ class TableSearch:
         )
         return TableSearch(
             first,
+            trials,
             table,
             Matching(*parts) if local is None else Unrolled(*parts, local),
             costs,
@@ -148,8 +153,45 @@ class TableSearch:
             )
             hard = torch.where(self.known[trial, :, None], hard, settled[:, :d].view(s, k, d))
             off, least = far.view(s, k), fix_least(span.v, encoding.numbers)
+            hard, losses = self._shift(trial, hard, losses, span)
+            if self.costs.shifting is not None and bool((losses < self.costs.shifting.solved).any()):
+                solved = losses < self.costs.shifting.solved  # what the rest says is known to be wrong
+                hard, off, losses = hard[solved], off[solved], losses[solved]
         written = encoding.records(hard.double(), centred=self.first.bias).to(game.mean.dtype)
         return Pooled.of(projected(written, game), off, losses, least, game.data, self.costs.precision)
+
+    def _shift(self, trial: int, hard: Tensor, losses: Tensor, span: Span) -> tuple[Tensor, Tensor]:
+        """Scaled records (s, k, d) moved along what their categories leave open in the space, and how far
+        their gradients then are from the released one; as they were where nothing is left open."""
+        shifting, numbers = self.costs.shifting, self.table.encoding.numbers
+        if shifting is None or self.labels is None:
+            return hard, losses
+        directions = free_directions(span.v, numbers, shifting.free)[:, : hard.shape[2]].to(torch.float64)
+        if not len(directions):
+            return hard, losses
+        rounds = tuple(
+            (params, {name: layer[self.trials[trial], None] for name, layer in layers.items()})
+            for params, layers in self.first.seen.rounds
+        )
+        matching = replace(self.matching, rounds=rounds, distance=squared)
+        size = torch.stack([layer.square().sum() for _, layers in rounds for layer in layers.values()]).sum()
+        encoding, labels = self.table.encoding, self.labels[trial]
+
+        def distances(moves: Tensor, start: Tensor) -> Tensor:
+            parts = []
+            for few in moves.split(PASS):
+                x = encoding.records(start + few @ directions, centred=self.first.bias)
+                which = torch.zeros(len(x), dtype=torch.long)
+                parts.append(matching.losses(x, labels.expand(len(x), -1), which))
+            return torch.cat(parts) / size
+
+        still = torch.zeros(1, hard.shape[1], len(directions), dtype=torch.float64)
+        moved, far = hard.double(), []
+        for i, start in enumerate(hard.double()):
+            moves, distance = shifting.move(partial(distances, start=start), still, ~self.known[trial])
+            moved[i] += moves[0] @ directions
+            far.append(distance)
+        return moved.to(hard.dtype), torch.cat(far).to(losses.dtype)
 
     def _first_labels(self, every: Tensor) -> Tensor:
         classes = self.first.seen.game.data.classes_for("fitted records")

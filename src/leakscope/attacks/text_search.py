@@ -10,6 +10,7 @@ the words that have become sure, and the likeliest words are improved place by p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -56,27 +57,35 @@ class Grid:
 
     def likeliest(self, shares: Tensor) -> Tensor:
         """The candidate with the largest share at every place (p,)."""
-        table, row = self._table(shares, -1.0)
-        return row.gather(1, table.argmax(1, keepdim=True))[:, 0]
+        row, _, _ = self._layout
+        return row.gather(1, self._table(shares, -1.0).argmax(1, keepdim=True))[:, 0]
 
     def project(self, shares: Tensor) -> Tensor:
         """The nearest shares that are not below 0 and have a sum of 1 at every place."""
-        table, row = self._table(shares, -1e9)
+        table = self._table(shares, -1e9)
+        _, slots, counting = self._layout
         high = table.sort(1, descending=True)[0]
-        over = (high.cumsum(1) - 1) / torch.arange(1, table.shape[1] + 1)
+        over = (high.cumsum(1) - 1) / counting
         count = (high > over).sum(1, keepdim=True)
-        found = (table - over.gather(1, count - 1)).clamp(min=0)
-        return torch.zeros_like(shares).index_copy(0, row[row >= 0], found[row >= 0])
+        return (table - over.gather(1, count - 1)).clamp(min=0).view(-1)[slots]
 
-    def _table(self, values: Tensor, empty: float) -> tuple[Tensor, Tensor]:
-        """Values (c,) with a row for every place, and which candidate each is, -1 where there is none."""
+    def _table(self, values: Tensor, empty: float) -> Tensor:
+        """Values (c,) with a row for every place."""
+        row, slots, _ = self._layout
+        table = torch.full(row.shape, empty, dtype=values.dtype)
+        table.view(-1)[slots] = values
+        return table
+
+    @cached_property
+    def _layout(self) -> tuple[Tensor, Tensor, Tensor]:
+        """A row for every place: which candidate stands where, -1 where there is none; where (c,) each
+        stands; and 1, 2 and so on for the columns."""
         counts = torch.bincount(self.place, minlength=self.places)
         slot = torch.arange(len(self.place)) - (counts.cumsum(0) - counts)[self.place]
-        row = torch.full((self.places, int(counts.max())), -1)
+        most = int(counts.max())
+        row = torch.full((self.places, most), -1)
         row[self.place, slot] = torch.arange(len(self.place))
-        table = torch.full(row.shape, empty, dtype=values.dtype)
-        table[self.place, slot] = values
-        return table, row
+        return row, self.place * most + slot, torch.arange(1, most + 1)
 
 
 def weigh_places(additive: Additive, matrix: Tensor, shift: bool, steps: int) -> Tensor:

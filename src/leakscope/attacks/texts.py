@@ -18,6 +18,7 @@ from torch.func import functional_call
 
 from leakscope.attacks.closed_form import SeenLayer
 from leakscope.attacks.first_attention import inputs_of
+from leakscope.attacks.spans import largest
 from leakscope.attacks.text_reading import TextReading
 from leakscope.attacks.text_release import ReleasedLayers
 from leakscope.attacks.words import (
@@ -25,10 +26,11 @@ from leakscope.attacks.words import (
     Space,
     moved_words,
     needed_groups,
+    rank_of,
     spanned_words,
 )
 from leakscope.core.errors import POSITIVE, at_least, check
-from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, View
+from leakscope.core.nouns import CERTIFIED, NOT_FOUND, PLAUSIBLE, Guess, Knowledge, Layers, View
 from leakscope.core.rng import integer
 from leakscope.core.task import is_number
 from leakscope.gradients.capture import record_losses
@@ -184,16 +186,14 @@ class _Search:
         attention, found = self.released.attention, list[tuple[Tensor, bool]]()
         if attention is None:
             return found
-        while self.left and bool((self.tokens[:, 1] == 0).any()):
+        while self.left:
             only = self._only_text() if self.left == 1 else None
             if only is not None:
                 return [*found, only]
             if self.released.local is not None or not self.released.has(attention.output):
                 return found
-            space, matrix = self._space((attention.output,)), self._matrix(attention.inside)[0]
-            reading = TextReading.of(self.attack, self.released, self.left, self.tokens, space, matrix)
-            text = reading.read()
-            if text is None:
+            text, reading = self._read()
+            if text is None or reading is None:
                 return found
             sure = self._prove(text, reading)
             found.append((text, sure))
@@ -203,10 +203,25 @@ class _Search:
             self.tokens = self._spanned(self.words.words).tokens
         return found
 
+    def _read(self) -> tuple[Tensor | None, TextReading | None]:
+        """A text, and how it was read: among the words that what is left holds, and, since what was taken
+        away leaves rounding in which a faint word is lost, among those that all held."""
+        assert self.released.attention is not None
+        space = self._space((self.released.attention.output,))
+        matrix = self._matrix(self.released.attention.inside)[0]
+        own = torch.equal(self.tokens, self.words.tokens)
+        for tokens in (self.tokens,) if own else (self.tokens, self.words.tokens):
+            if bool((tokens[:, 1] == 0).any()):
+                reading = TextReading.of(self.attack, self.released, self.left, tokens, space, matrix)
+                text = reading.read()
+                if text is not None:
+                    return text, reading
+        return None, None
+
     def _only_text(self) -> tuple[Tensor, bool] | None:
         """The text if there is one left, and one word for each place; proven if each is needed there."""
         words, places = self.tokens.T
-        if not torch.equal(places, torch.arange(len(places))):
+        if not len(places) or not torch.equal(places, torch.arange(len(places))):
             return None
         assert self.released.attention is not None
         assert self.released.additive is not None
@@ -286,19 +301,18 @@ class _Search:
                 loss = record_losses(seen.loss, logits, torch.tensor([label])).sum() / seen.shape[0]
                 slopes = torch.autograd.grad(loss, [params[n] for n in wanted], retain_graph=True)
                 own = {name: slope.double() for name, slope in zip(wanted, slopes, strict=True)}
-                rest = {
-                    names: self._without(names, torch.cat([own[n] for n in names if n in own]))
-                    for names in self.matrices
-                }
-                after = Space.of(*rest[(attention.output,)], self.left * self.length)
-                if after.rank == rank - len(text):
-                    self.matrices, self.spaces = rest, {}
+                after = self._without((attention.output,), own)
+                if rank_of(*after, self.left * self.length) == rank - len(text):
+                    self.matrices, self.spaces = (
+                        {names: self._without(names, own) for names in self.matrices},
+                        {},
+                    )
                     return True
         return False
 
-    def _without(self, names: tuple[str, ...], own: Tensor) -> tuple[Tensor, float]:
-        """What is left of a matrix, and its floor: what was taken away is not known better than the passes
-        that computed it, here and there."""
+    def _without(self, names: tuple[str, ...], slopes: Layers) -> tuple[Tensor, float]:
+        """What is left of a matrix without a text's own ``slopes``, and its floor: what was taken away is not
+        known better than the passes that computed it, here and there."""
         matrix, floor = self.matrices[names]
-        left = self.attack.passes * self.released.eps * float(torch.linalg.matrix_norm(own, 2))
-        return matrix - own, max(floor, left)
+        own = torch.cat([slopes[name] for name in names if name in slopes])
+        return matrix - own, max(floor, self.attack.passes * self.released.eps * largest(own))

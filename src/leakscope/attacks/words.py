@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -26,18 +27,18 @@ COARSE = 0.3  # of what words have along them: above it, no word is tried again
 TAIL = 4  # one over the share of singular values that are taken for noise
 MARGIN = 1.05  # by which a singular value must be above all that noise has
 NOISE = 64  # the shorter side of a matrix whose noise stands for that of larger ones
+BLOCK = 2048  # words that are tried together, of which all places fit into the processor's memory
 SPANNED = 1e-5  # of the largest singular value, below which candidates span nothing more
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
     """The row space ``v`` (d, r) of one matrix of so many ``rows`` that was released, its singular values
-    ``s`` (r,), what is outside it, ``beyond`` (d, d - r), the deviation of what disturbs an entry, and the
-    ``gap`` below the last singular value."""
+    ``s`` (r,), the ``axes`` (d, k) of all its rows with those of ``v`` first, the deviation of what disturbs
+    an entry, and the ``gap`` below the last singular value."""
 
-    v: Tensor
+    axes: Tensor
     s: Tensor
-    beyond: Tensor
     deviation: float
     gap: float
     rows: int
@@ -47,33 +48,66 @@ class Space:
         return len(self.s)
 
     @property
+    def v(self) -> Tensor:
+        return self.axes[:, : self.rank]
+
+    @cached_property
+    def beyond(self) -> Tensor:
+        """What is outside the space (d, d - r)."""
+        d, k = self.axes.shape
+        if k == d:
+            return self.axes[:, self.rank :]
+        whole: Tensor = torch.linalg.qr(self.v, mode="complete")[0]
+        return whole[:, self.rank :]
+
+    @property
     def open(self) -> bool:
         """Whether it is a true part of all there could be, so that lying in it says something."""
-        return 0 < self.rank < min(self.rows, len(self.v)) - 1
+        return 0 < self.rank < min(self.rows, len(self.axes)) - 1
 
     @staticmethod
     def of(matrix: Tensor, floor: float, most: int) -> Space:
         """The part above rounding and above what noise of any size would have; at most so many dimensions."""
         m, d = matrix.shape
-        square = torch.linalg.qr(matrix, mode="r")[1] if m > d else matrix
-        _, values, turned = torch.linalg.svd(square, full_matrices=True)
-        above = int((values > floor).sum())
-        if above == len(values):  # nothing is as small as rounding: noise, or more words than dimensions
-            above = int((values > _edge(values, m, d)).sum())
-        r = min(above, most)
+        if m < d:
+            turned, square = torch.linalg.qr(matrix.T)
+            inner, values, _ = torch.linalg.svd(square)
+            axes = turned @ inner
+        else:
+            square = torch.linalg.qr(matrix, mode="r")[1] if m > d else matrix
+            _, values, rows = torch.linalg.svd(square)
+            axes = rows.T
+        r = min(_above(values, floor, m, d), most)
         rest = values[r:]
         deviation = (float(rest.square().sum()) / max(1, (m - r) * (d - r))) ** 0.5
         below = max(floor, float(rest[0]) if len(rest) else 0.0, torch.finfo(values.dtype).tiny)
         gap = float(values[r - 1]) / below if r else 0.0
-        return Space(turned[:r].T, values[:r], turned[r:].T, deviation, gap, m)
+        return Space(axes, values[:r], deviation, gap, m)
 
     def z(self, vectors: Tensor, rounding: float) -> tuple[Tensor, Tensor]:
         """How far vectors (n, d) are outside: in units of what noise, and ``rounding`` of the vectors
         themselves, explain (n,), and as a share of their length (n,)."""
         length = vectors.norm(dim=1).clamp(min=torch.finfo(vectors.dtype).tiny)
-        outside = (vectors @ self.beyond).norm(dim=1)
-        moved = self.deviation * self.beyond.shape[1] ** 0.5 * (vectors @ self.v / self.s).norm(dim=1)
+        inside = vectors @ self.v
+        outside = (vectors - inside @ self.v.T).norm(dim=1)
+        width = len(self.axes) - self.rank
+        moved = self.deviation * width**0.5 * (inside / self.s).norm(dim=1)
         return outside / (moved.square() + (rounding * length).square()).sqrt(), outside / length
+
+
+def rank_of(matrix: Tensor, floor: float, most: int) -> int:
+    """The rank of `Space.of`, without its axes."""
+    m, d = matrix.shape
+    square = torch.linalg.qr(matrix if m > d else matrix.T, mode="r")[1] if m != d else matrix
+    return min(_above(torch.linalg.svdvals(square), floor, m, d), most)
+
+
+def _above(values: Tensor, floor: float, m: int, d: int) -> int:
+    """How many singular values of a matrix (m, d) are no rounding and no noise."""
+    above = int((values > floor).sum())
+    if above == len(values):  # nothing is as small as rounding: noise, or more words than dimensions
+        above = int((values > _edge(values, m, d)).sum())
+    return above
 
 
 def _edge(values: Tensor, m: int, d: int) -> float:
@@ -178,7 +212,8 @@ def spanned_words(
     drawn = torch.randn(width, SKETCH, generator=rng, dtype=torch.float64)
     all_words = torch.arange(1, len(additive.words)) if known is None else known  # padding is no word
     own = additive.take(all_words, additive.words.dtype)
-    along = own.along((space.beyond @ drawn).to(own.words.dtype)).square().mean(2).sqrt()
+    directions = (space.beyond @ drawn).to(own.words.dtype)
+    along = torch.cat([part.along(directions).square_().mean(2).sqrt() for part in own.split(BLOCK)])
     words, places = (along < COARSE * _typical(additive, space)).nonzero(as_tuple=True)
     words = all_words[words]
     if not len(words):

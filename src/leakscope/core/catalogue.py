@@ -61,6 +61,7 @@ Zari            attack    attacks.losses             A network on the probabilit
 DeepLeakage     attack    attacks.reconstruction     Records whose gradients have the least squared distance to the released ones, by L-BFGS (DLG).
 InvertingGradients attack    attacks.reconstruction     Records whose gradients point where the released ones do, smooth ones first, by Adam.
 FirstLayer      attack    attacks.closed_form        The records that a first linear layer with a bias gives away in closed form.
+LayerByLayer    attack    attacks.layer_by_layer     One record behind a gradient of linear layers and convolutions with sigmoids or tanh between, in closed form.
 RowSpace        attack    attacks.row_space          The records of a table that the row space of a first linear layer's gradient or upload holds, proven.
 SpanMatching    attack    attacks.span_matching      Records of a table fitted to a gradient or upload, near the row space of its first layer, each cell with a confidence.
 TextSpace       attack    attacks.texts              The words, and then the whole texts, that the spaces of a transformer's gradient hold, proven.
