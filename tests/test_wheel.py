@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MOST = 2_000_000  # bytes
-OPTIONAL = ("flwr", "nvflare", "ray", "opacus", "opensmile", "soundfile", "pyarrow", "openpyxl")
+OPTIONAL = ("flwr", "nvflare", "ray", "opacus", "opensmile", "soundfile", "pyarrow", "openpyxl", "PIL")
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 IMPORT_ALL = """
 import importlib, pkgutil, sys

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset
@@ -16,6 +16,9 @@ from leakscope.core.errors import ArgumentError, DataError, require
 from leakscope.data.arrays import records
 from leakscope.data.files import Codes, coded, fits, folder_of, listed, marked_by, opened
 from leakscope.data.images import GENDERS, SUFFIXES, Crop, read_images, spread
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 LEAST = 20  # images of a person to be told from others
 SIDE = 250  # pixels of an original image
@@ -186,7 +189,7 @@ def _read(files: Sequence[Path], size: tuple[int, int], folder: Path, *, crop: C
     return read_images(files, size, crop=crop)
 
 
-def _middle(image: Image.Image, file: Path) -> Image.Image:
+def _middle(image: Image, file: Path) -> Image:
     if image.size != (SIDE, SIDE):
         raise DataError(
             f"{file} must be an image of {SIDE} x {SIDE}, and it is {image.width} x {image.height}; use the "

@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from leakscope.core.dataset import Dataset
-from leakscope.core.errors import DataError, require
+from leakscope.core.errors import DataError, MissingExtra, require
 from leakscope.data.files import Array, coded, fits, folder_of, marked_by, opened, pixels
 from leakscope.data.tabular import text_table
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 ALIGNED = (178, 218)  # the width and height of an aligned CelebA image
 SQUARE = (0, 20, 178, 198)  # left, top, right, bottom: rows 20 to 197
@@ -27,7 +29,7 @@ ETHNICITIES = ("White", "Black", "Asian", "Indian", "Others")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _UTK = re.compile(r"(\d{1,3})_([01])_([0-4])_\d+\.jpg(\.chip\.jpg)?", re.IGNORECASE)
 T = TypeVar("T")
-Crop = Callable[[Image.Image, Path], Image.Image]
+Crop = Callable[["Image", Path], "Image"]
 
 
 def celeba(*, path: str | Path | None = None, label: str = "Smiling", size: int = 32) -> Dataset:
@@ -77,7 +79,7 @@ def _celeba(images: Tensor, identity: Array, attributes: Array, names: list[str]
     return marked_by(images, codes, name="celeba", label=label)
 
 
-def _aligned(image: Image.Image, file: Path) -> Image.Image:
+def _aligned(image: Image, file: Path) -> Image:
     if image.size != ALIGNED:
         raise DataError(
             f"{file} must be an aligned image of {ALIGNED[0]} x {ALIGNED[1]}, and it is "
@@ -170,6 +172,10 @@ def read_images(
     files: Sequence[Path], size: tuple[int, int], *, crop: Crop | None = None, channels: int = 3
 ) -> Tensor:
     """Image files, cropped, and resized to ``size``, a height and a width, by Lanczos."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingExtra('image files need Pillow; run: pip install "leakscope[images]"') from error
     height, width = size
     require(min(size) >= 1, "size", "at least 1 pixel", min(size))
     stack = np.empty((len(files), height, width, channels), dtype=np.uint8)
