@@ -220,7 +220,7 @@ def test_without_a_checkout_the_way_out_is_told(tmp_path):
 def test_a_cell_can_be_asked_for_by_its_name(monkeypatch):
     monkeypatch.setenv("LEAKSCOPE_DATA", "somewhere")
     plan, _, _ = published.plan("002", only=["location-sign", "table1"])
-    assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100", "skin", "retina"]
+    assert [cell.id for cell in plan.cell] == ["location-sign", "cifar100", "densenet", "skin", "retina"]
 
 
 @pytest.fixture(scope="module")
