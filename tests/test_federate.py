@@ -141,7 +141,9 @@ def tasks(data: Dataset, local: Local, n: int) -> list[Task]:
     ]
 
 
-@pytest.mark.parametrize("local", [*LOCALS, Local(0.1, batch=8, augment=("crop", "flip"))], ids=repr)
+@pytest.mark.parametrize(
+    "local", [*LOCALS, Local(0.1, batch=8, augment=("crop", "flip", "vertical flip"))], ids=repr
+)
 @pytest.mark.parametrize("defense", [Noise(0.0), Noise(0.1), Pruning(0.5)], ids=repr)
 def test_clients_trained_together_are_clients_trained_one_by_one(local, defense):
     data = records(100, (1, 8, 8))
@@ -335,10 +337,19 @@ def test_crops_are_windows_of_the_padded_image_and_flips_are_mirrors():
         assert len(found) == 1
         places.add(found[0])
     assert len(places) > 20
-    flipped = Local(0.1, augment=("flip",)).augmented(images, seeded(16))
-    mirrored = [bool(b.equal(a.flip(2))) for a, b in zip(images, flipped, strict=True)]
-    assert all(b.equal(a.flip(2) if m else a) for a, b, m in zip(images, flipped, mirrored, strict=True))
-    assert 10 < sum(mirrored) < 30
+    for name, axis in (("flip", 2), ("vertical flip", 1)):
+        flipped = Local(0.1, augment=(name,)).augmented(images, seeded(16))
+        mirrored = [bool(b.equal(a.flip(axis))) for a, b in zip(images, flipped, strict=True)]
+        pairs = zip(images, flipped, mirrored, strict=True)
+        assert all(b.equal(a.flip(axis) if m else a) for a, b, m in pairs)
+        assert 10 < sum(mirrored) < 30
+    both = Local(0.1, augment=("flip", "vertical flip")).augmented(images, seeded(16))
+    ways = [
+        {axes for axes in ((), (1,), (2,), (1, 2)) if b.equal(a.flip(axes))}
+        for a, b in zip(images, both, strict=True)
+    ]
+    assert all(len(way) == 1 for way in ways)
+    assert len(set().union(*ways)) == 4  # one does not decide the other
     assert Local(0.1).augmented(images, seeded(15)) is images
 
 

@@ -36,8 +36,9 @@ ENOUGH = 3  # seeds
 @dataclass(frozen=True)
 class PrintedNumber:
     """A row: the printed ``value`` and what it is of. ``cell`` and ``measure`` are what it is compared with,
-    ``less`` what the paper takes off first, ``per`` what it then divides by; ``ours`` is what can be computed
-    without a training. ``fate`` is empty where the recording decides it."""
+    ``less`` what the paper takes off first, ``per`` what it then divides by; ``ours`` is what is computed and
+    is no measure of a cell: of the data, of what is recorded, or by a benchmark that ``why`` names. ``fate``
+    is empty where the recording decides it."""
 
     paper: str
     table: str

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,8 @@ from leakscope.core.task import task_loss
 from leakscope.training.descent import Adam, Sgd
 from leakscope.training.step import Step, state
 
-Augmentation = Literal["crop", "flip"]
+Augmentation = Literal["crop", "flip", "vertical flip"]
+AUGMENTATIONS = frozenset(get_args(Augmentation))
 PAD = 4  # pixels around an image that a crop may reach into (paper 002, A.7)
 
 
@@ -32,7 +33,8 @@ class Local:
     SGD with momentum, or Adam, with torch's own steps and L2 ``decay``; the optimiser starts anew in
     every round (``momentum`` is SGD's). From every round in ``milestones`` on, 0 being the first, the rate
     is a tenth of what it was. ``augment`` is for images: "crop" (4 pixels of padding, a random place for
-    each record), "flip" (left to right, every other time). The defaults are those of paper 002, table 6.
+    each record), "flip" (left to right, every other time), "vertical flip" (top to bottom, every other time).
+    The defaults are those of paper 002, table 6.
     """
 
     rate: float
@@ -51,8 +53,8 @@ class Local:
         require(self.optimiser in ("sgd", "adam"), "Local.optimiser", "sgd or adam", self.optimiser)
         require(0 <= self.momentum < 1, "Local.momentum", "in [0, 1)", self.momentum)
         require(all(r >= 0 for r in self.milestones), "Local.milestones", "rounds", self.milestones)
-        known = {*self.augment} <= {"crop", "flip"} and len({*self.augment}) == len(self.augment)
-        require(known, "Local.augment", "some of crop and flip", self.augment)
+        known = {*self.augment} <= AUGMENTATIONS and len({*self.augment}) == len(self.augment)
+        require(known, "Local.augment", "some of crop, flip and vertical flip", self.augment)
 
     def rate_in(self, r: int) -> float:
         """The rate of round ``r``, 0 being the first: a tenth for every milestone that has come."""
@@ -78,16 +80,21 @@ class Local:
                 f"{tuple(x.shape)}."
             )
         x = _cropped(x, rng) if "crop" in self.augment else x
-        if "flip" not in self.augment:
-            return x
-        coin = torch.rand(len(x), generator=rng) < 0.5
-        return torch.where(coin[:, None, None, None], x.flip(3), x)
+        for name, axis in (("flip", 3), ("vertical flip", 2)):
+            x = _flipped(x, axis, rng) if name in self.augment else x
+        return x
 
     def optimiser_of(self, leaves: Iterable[Tensor], rate: float) -> Sgd | Adam:
         """Torch's own, with nothing remembered."""
         if self.optimiser == "adam":
             return Adam((*leaves,), rate, self.decay)
         return Sgd((*leaves,), rate, self.momentum, self.decay)
+
+
+def _flipped(x: Tensor, axis: int, rng: torch.Generator) -> Tensor:
+    """Every other image mirrored along an axis."""
+    coin = torch.rand(len(x), generator=rng) < 0.5
+    return torch.where(coin[:, None, None, None], x.flip(axis), x)
 
 
 def _cropped(x: Tensor, rng: torch.Generator) -> Tensor:
