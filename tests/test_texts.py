@@ -12,6 +12,7 @@ from builders import refuses
 from torch import nn
 
 import leakscope as ls
+from leakscope.attacks import texts as texts_attack
 from leakscope.attacks.first_attention import FirstAttention
 from leakscope.attacks.texts import TextSpace
 from leakscope.attacks.words import Space, moved_words, needed_groups
@@ -102,6 +103,23 @@ def test_a_gradient_gives_every_text_away_with_a_proof(description, batch):
     assert bool(found.words[0].proven.all())
     assert exact(found, x) == batch
     assert certain(found, x) == (batch, 0)
+
+
+def test_words_that_are_lost_with_a_found_text_are_sought_among_those_of_before(monkeypatch):
+    """What is left of a gradient has the rounding of what was taken away, in which a word can be lost."""
+    spanned, asked = texts_attack._Search._spanned, []
+
+    def forgetful(self, known):
+        found = spanned(self, known)
+        asked.append(known)
+        return found if len(asked) == 1 else replace(found, tokens=found.tokens[found.tokens[:, 1] > 1])
+
+    monkeypatch.setattr(texts_attack._Search, "_spanned", forgetful)
+    x = texts(3, 7).x
+    found = recover(x, gradients(net()))
+    assert len(asked) > 1
+    assert exact(found, x) == 3
+    assert certain(found, x) == (3, 0)
 
 
 def test_texts_of_different_lengths_come_back_without_their_padding():
