@@ -67,12 +67,14 @@ Drawn = tuple[str, str | bytes, str]  # what it is called, the drawing, and what
 @dataclass(frozen=True)
 class Recorded:
     """Cells of a paper's plan and how they are drawn; ``more`` is what is added to their settings, ``also``
-    what else a reader must know of how it was made."""
+    what else a reader must know of how it was made, and ``data`` whose records are shown
+    where no cell says it."""
 
     cells: tuple[str, ...]
     draw: Callable[[dict[str, Cell], Path], Sequence[Drawn]]
     key: tuple[str, ...] = ()
     also: str = ""
+    data: str = ""
     more: dict[str, Any] = field(default_factory=dict)
 
 
@@ -347,6 +349,7 @@ PICTURES = {
     "001 rebuilt": Recorded(
         (),
         draw_rebuilt,
+        data="cifar10",
         also="the first images of the test part, nets before training, likeness (SSIM) on average",
     ),
     "002 fig1": Recorded(("cifar100",), draw_cosines, also="the last round, the first client, layer conv5"),
@@ -407,7 +410,12 @@ def write(name: str, results: Path) -> dict[str, Any]:
 def words(name: str) -> dict[str, Any]:
     """What is said of a picture, whenever it was made."""
     recorded = PICTURES[name]
-    said = {"also": recorded.also, "settings": recorded.more, "key": list(recorded.key)}
+    said = {
+        "also": recorded.also,
+        "data": recorded.data,
+        "settings": recorded.more,
+        "key": list(recorded.key),
+    }
     return {name: value for name, value in said.items() if value}
 
 

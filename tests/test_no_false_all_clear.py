@@ -302,6 +302,26 @@ def test_a_ranking_that_is_not_known_is_no_all_clear(low, high, word):
     assert read_severity(nothing, ranking) == word
 
 
+@pytest.mark.parametrize("known", [[], ["race"]])
+def test_side_knowledge_does_not_hide_a_ranking(known):
+    """Who knows something of each record ranks by that too: it is no evidence of a leak, and no all-clear."""
+    one = game(1000, 2000)
+    gain, area = one.found.scores.advantage, one.found.scores.auroc
+    told = one.cell.model_copy(update={"game": {**one.cell.game, **({"known": known} if known else {})}})
+    words = []
+    for ranking in ((0.5, 0.48, 0.52), (0.85, 0.82, 0.88)):
+        value, low, high = ranking
+        scores = one.found.scores.model_copy(
+            update={
+                "advantage": dataclasses.replace(gain, value=0.0, low=-0.02, high=0.02),
+                "auroc": dataclasses.replace(area, value=value, low=low, high=high),
+            }
+        )
+        (group,) = group_settings([change(one, scores=scores).model_copy(update={"cell": told})])
+        words.append(group.worst.severity)
+    assert words == ["none", "inconclusive" if known else "ranking"]
+
+
 def test_what_is_no_number_passes_nothing():
     one = game(1000, 2000)
     gain, area = one.found.scores.advantage, one.found.scores.auroc

@@ -193,7 +193,7 @@ class _Equations:
 
 def _chain(seen: SeenLayer) -> list[_Link]:
     """The layers in order, each with the activation before it; refused where anything else is between."""
-    params, links = seen.rounds[0][0], list[_Link]()
+    (params, released), links = seen.rounds[0], list[_Link]()
     x = seen.game.mean[None].to(DTYPE)
     before = INVERSES[nn.Identity]
     for name, part in _leaves(seen.model):
@@ -212,12 +212,18 @@ def _chain(seen: SeenLayer) -> list[_Link]:
         elif not (isinstance(part, nn.Flatten) and part.start_dim == 1 and part.end_dim == -1):
             raise ArgumentError(_refused(type(part).__name__))
         own = {kind: params[f"{name}.{kind}"] for kind, _ in part.named_parameters()}
+        taken = x.numel()
         with torch.no_grad():
             x = functional_call(part, own, (x,))
+        if linear and f"{name}.weight" not in released and x.numel() < taken:
+            raise ArgumentError(
+                f"{WHO} needs the gradient of {name!r}, which gives fewer numbers than it takes, and its "
+                f"weight has none that is released: many records would fit; use DeepLeakage."
+            )
     if not links or before is not INVERSES[nn.Identity]:
         raise ArgumentError(_refused(f"{type(seen.model).__name__} without a linear end"))
     for kind in ("weight", "bias"):
-        if f"{links[-1].name}.{kind}" not in seen.rounds[0][1]:
+        if f"{links[-1].name}.{kind}" not in released:
             raise ArgumentError(
                 f"{WHO} starts from the gradients of the last layer, {links[-1].name!r}, and its {kind} has "
                 f"none that is released; use DeepLeakage."

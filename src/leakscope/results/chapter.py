@@ -124,10 +124,10 @@ def read_severity(advantage: Average, auroc: Average | None) -> str:
         return "slight"
     if auroc is not None and auroc.low > 0.5:
         return "ranking"
-    return "none" if advantage.high < SLIGHT and (auroc is None or _is_level(auroc)) else "inconclusive"
+    return "none" if advantage.high < SLIGHT and (auroc is None or is_level(auroc)) else "inconclusive"
 
 
-def _is_level(auroc: Average) -> bool:
+def is_level(auroc: Average) -> bool:
     """Whether a ranking is known to tell next to nothing, either way round. Of a rare value no guess beats
     the usual one, so that an advantage of 0 alone says little."""
     apart = max(auroc.high - 0.5, 0.5 - auroc.low)

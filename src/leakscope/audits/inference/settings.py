@@ -11,7 +11,7 @@ from leakscope.audits.inference.found import Bounds, Guarantee, Played, Secret
 from leakscope.measures.accounting import Accounted
 from leakscope.results.averages import Average, Curve, mean, mean_roc
 from leakscope.results.cell import WORDS, Cell, Table, differences, stable, words
-from leakscope.results.chapter import SEVERITIES, SLIGHT, read_severity
+from leakscope.results.chapter import SEVERITIES, SLIGHT, is_level, read_severity
 from leakscope.results.kind import by_cell
 from leakscope.results.result import Result
 from leakscope.results.scores import MEASURES, TASK_WORDS, Scores, Worth, average_scores, average_worth
@@ -91,11 +91,12 @@ class Setting:
         """A word from the lower limit of the advantage; a reading aid, not a standard."""
         if self.scores.advantage is None:
             return "failed"
-        told = self.cell.game.get("known")  # side knowledge alone may rank
-        word = read_severity(self.scores.advantage, None if told else self.scores.auroc)
+        told, auroc = self.cell.game.get("known"), self.scores.auroc  # side knowledge alone may rank
+        word = read_severity(self.scores.advantage, None if told else auroc)
         success = self.scores.success  # worse than guessing, an attack is no evidence that nothing leaks
         worse = success is not None and success.high < self.guessing
-        return "inconclusive" if word == "none" and (worse or self.unlearned) else word
+        ranked = bool(told) and (auroc is None or not is_level(auroc))  # by it, or by the release
+        return "inconclusive" if word == "none" and (worse or ranked or self.unlearned) else word
 
     @property
     def unlearned(self) -> bool:
