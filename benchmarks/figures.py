@@ -5,7 +5,7 @@
 
 ``cosines``: figure 9 of paper 002, the mean cosine of members and of others on CIFAR-100, with its deviation,
 over the rounds that the cell observes. ``features``: figure 11 of paper 003, of how many features of Activity
-the learned noise leaves a larger error than Gaussian noise that costs as much accuracy, over 50 records.
+the learned noise leaves a larger error than Gaussian noise of the cell beside it, over 50 records.
 """
 
 from __future__ import annotations
